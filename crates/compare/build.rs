@@ -1,12 +1,12 @@
-//! Sets `ORIND_REFERENCE`, a hash of the sources that the reference's answers depend on.
+//! Sets `ORIND_REFERENCE` to a hash of the sources that determine the reference answers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-/// Sources that determine the reference's answers: models as graphs, planning, interpretation, the questions, and the
-/// versions of libraries.
+/// Sources that determine the reference answers: model graphs, planning, interpretation, the
+/// prompts, and the versions of libraries.
 const REFERENCE: [&str; 6] = [
     "Cargo.lock",
     "crates/device/src/plan_buffers.rs",
@@ -24,7 +24,7 @@ fn main() {
     println!("cargo::rustc-env=ORIND_REFERENCE={}", digest(&root));
 }
 
-/// SHA-256 of all of [`REFERENCE`], with the names of the files.
+/// SHA-256 of all files of [`REFERENCE`], including their names.
 fn digest(root: &Path) -> String {
     let mut digest = Sha256::new();
     let mut left: Vec<PathBuf> = REFERENCE.iter().map(|path| root.join(path)).collect();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::args::{self, Connection, ModelChoice};
 use super::error::Error;
-use super::gate::{self, Against, Earlier};
+use super::gate::{self, Against, Baseline};
 use super::session::{Room, Session};
 use super::terminal::Terminal;
 use super::text;
@@ -15,12 +15,12 @@ use api::client::Client;
 use api::{CompletionRequest, Prompt};
 use bench::{ColdStart, FirstToken, Progress, Report, Spec};
 
-/// Prompt of the cold start: its evaluation should not be what is measured.
+/// Prompt length of the cold-start test; short, so that prompt evaluation does not dominate.
 const COLD_PROMPT: u32 = 8;
-/// Prompt of the time to first token, a short question's length, and how often it is sent.
+/// Prompt length and number of requests of the time-to-first-token test: a short question.
 const FIRST_PROMPT: u32 = 128;
 const FIRST_REPETITIONS: usize = 5;
-/// Share of the budget that is not the tests': time to first token, stopping.
+/// Seconds of the budget reserved for everything but the tests: time to first token, stopping.
 const RESERVE: f64 = 12.0;
 
 pub(super) async fn run(
@@ -28,7 +28,7 @@ pub(super) async fn run(
     args: &args::Bench,
     terminal: &Terminal,
 ) -> Result<ExitCode, Error> {
-    let result = measured(connection, args, terminal).await;
+    let result = measure_and_report(connection, args, terminal).await;
     if args.against.is_some() {
         result.map_err(|error| Error::Gate(Box::new(error)))
     } else {
@@ -36,8 +36,8 @@ pub(super) async fn run(
     }
 }
 
-/// Measures, keeps what was asked to be kept, and says what was found.
-async fn measured(
+/// Measures, saves the record if requested, and prints the report and verdict.
+async fn measure_and_report(
     connection: &Connection,
     args: &args::Bench,
     terminal: &Terminal,
@@ -45,23 +45,23 @@ async fn measured(
     let mut spec = spec(args);
     spec.check().map_err(|error| Error::Usage(error.to_string()))?;
     let (report, gate) = match &Against::find(args, terminal)? {
-        None => (alone(connection, args, spec, None, terminal).await?, None),
+        None => (measure_alone(connection, args, spec, None, terminal).await?, None),
         Some(Against::Program(program)) => {
             let [before, now] = gate::in_turn(program, spec, args, terminal).await?;
             let gate = Gate::of_pairs(&before, &now, args.threshold);
             (now, Some(gate))
         }
-        Some(Against::Record(earlier)) => {
-            earlier.fill(&mut spec);
-            let now = alone(connection, args, spec, Some(&**earlier), terminal).await?;
-            let gate = earlier.judge(&now, args.threshold);
+        Some(Against::Record(baseline)) => {
+            baseline.fill(&mut spec);
+            let now = measure_alone(connection, args, spec, Some(&**baseline), terminal).await?;
+            let gate = baseline.judge(&now, args.threshold);
             (now, Some(gate))
         }
     };
     if args.save {
         let path = gate::records_file(args.records.records.as_deref());
         analysis::append(&path, &report)?;
-        terminal.say(&format!("saved in {}", path.display()));
+        terminal.print_line(&format!("saved in {}", path.display()));
     }
     if let Some(gate) = gate {
         return gate::show(&gate.map_err(Error::Unlike)?, &report, args.format.json);
@@ -74,12 +74,12 @@ async fn measured(
     }
 }
 
-/// Measures the loaded model, or one in a private daemon.
-async fn alone(
+/// Measures the loaded model, or a model in a private daemon.
+async fn measure_alone(
     connection: &Connection,
     args: &args::Bench,
     mut spec: Spec,
-    earlier: Option<&Earlier>,
+    baseline: Option<&Baseline>,
     terminal: &Terminal,
 ) -> Result<Report, Error> {
     let begin = Instant::now();
@@ -88,23 +88,23 @@ async fn alone(
         slots: spec.slots() as usize,
         context: Some((spec.context() as usize).next_multiple_of(64)),
     };
-    let room = earlier.map_or(room, |earlier| earlier.room(room));
+    let room = baseline.map_or(room, |baseline| baseline.room(room));
 
     let mut session = Session::open(connection, &args.model, room, terminal).await?;
     if session.beside {
         return Err(Error::Usage(format!(
-            "a bench is of the daemon's first model, and {} is one beside it; --private measures it alone",
+            "bench measures the daemon's first model, but {} is an additional one; --private measures it alone",
             session.model.id
         )));
     }
     if session.synthesised {
-        // A start that made the model's file says nothing about later ones: start once more.
+        // A start that created the model's file does not represent later starts: start again.
         let file = ModelChoice { private: true, ..args.model.clone() };
         drop(session);
         session = Session::private(&file, room, terminal).await?;
     }
-    if let Some(earlier) = earlier {
-        earlier.expect(&session)?;
+    if let Some(baseline) = baseline {
+        baseline.expect(&session)?;
     }
     let cold_start = match &session.private {
         Some(private) => {
@@ -127,7 +127,7 @@ async fn alone(
         let live = terminal.spinner();
         live.message("time to first token");
         for repetition in 0..FIRST_REPETITIONS {
-            // Always a prompt that has not been seen.
+            // Every prompt is new, so that the prefix cache is not measured.
             let seed = 1 + repetition as u32;
             seconds.push(first_token(&session.client, first_prompt, seed).await?.as_secs_f64());
             let late = begin.elapsed().as_secs_f64() > args.budget;
@@ -174,7 +174,7 @@ async fn measure(
                 let line = format!(
                     "running {tests}: {repetitions} repetitions, about {estimated_seconds:.0} s"
                 );
-                live.say(terminal, &line);
+                live.print_line(terminal, &line);
             }
         }
         Progress::Test { test, repetition, repetitions, done, total, tokens_per_second } => {
@@ -189,9 +189,10 @@ async fn measure(
     Ok(client.bench(spec, on_progress).await?)
 }
 
-/// Sends a prompt of random ids and waits for its first token.
+/// Sends a prompt of random token ids and waits for the first token.
 async fn first_token(client: &Client, tokens: u32, seed: u32) -> Result<Duration, Error> {
-    // Any model has more entries than that; distinct prompts, no special tokens to speak of.
+    // Every vocabulary has more entries than this. The prompts are distinct and avoid most special
+    // tokens.
     let id = |i: u32| (i.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(40_503)) % 200 + 3;
     let request = CompletionRequest {
         prompt: Prompt::Ids((0..tokens).map(id).collect()),

@@ -1,4 +1,5 @@
-//! `orinctl compare`: this build and other engines on one file, in turn.
+//! `orinctl compare`: runs this build and other engines in turn on one model file, and prints the
+//! comparison.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -20,15 +21,16 @@ use analysis::Series;
 use api::client::private::OWN;
 use bench::Test;
 use compare::{
-    self, Answer, Comparison, Judge, Kept, Kernels, Peer, Progress, Run, Settings, TOP, Workload,
-    random,
+    self, Answer, AnswerCache, Comparison, Judge, Kernels, Peer, Progress, Run, Settings, TOP,
+    Workload, random,
 };
 use model::tokenizer::{Tokenizer, Vocabulary};
 use model::{Model, mix, synthetic};
 use parity::model::{Task, Trace};
 use telemetry::{Probe, Root};
 
-/// Prompts that engines are judged by: how many, how long, and tokens after each. The reference is slow.
+/// Prompts whose answers are compared with the reference: count, length, and tokens decoded after
+/// each. The reference is slow.
 const JUDGED: u32 = 3;
 const LENGTH: u32 = 6;
 const STEPS: u32 = 4;
@@ -48,7 +50,7 @@ pub(super) async fn run(
         let text = fs::read(file).map_err(|e| Error::Usage(format!("{}: {e}", file.display())))?;
         let found = Comparison::from_json(&text).map_err(|e| {
             Error::Usage(format!(
-                "{}: not what `orinctl compare --json` prints: {e}",
+                "{}: not the output of `orinctl compare --json`: {e}",
                 file.display()
             ))
         })?;
@@ -77,8 +79,8 @@ pub(super) async fn run(
     };
     let live = terminal.steps();
     let on_progress = |progress: Progress<'_>| match progress {
-        Progress::Lost { peer, why } => live.say(terminal, &format!("{peer}: {why}")),
-        Progress::Judging { peer } => live.set(0, 1, format!("{peer}: what does it answer")),
+        Progress::Lost { peer, why } => live.print_line(terminal, &format!("{peer}: {why}")),
+        Progress::Judging { peer } => live.set(0, 1, format!("{peer}: answering the test prompts")),
         Progress::Round { peer, round, rounds, done, total } => {
             live.set(done, total, format!("round {round}/{rounds}: {peer}"));
         }
@@ -92,7 +94,7 @@ pub(super) async fn run(
         tokio::select! {
             timed = kernels(&found.work) => match timed {
                 Ok(timed) => found.kernels = Some(timed),
-                Err(why) => terminal.say(&format!("no roofline: the steps cannot be timed: {why}")),
+                Err(why) => terminal.print_line(&format!("no roofline: cannot time the steps: {why}")),
             },
             () = interrupted.notified() => found.interrupted = true,
         }
@@ -101,15 +103,16 @@ pub(super) async fn run(
     if found.interrupted { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-/// What is there before any engine runs.
+/// Inputs of a comparison, prepared before any engine runs.
 struct Prepared {
     work: Workload,
     reference: Vec<Answer>,
-    /// Tokens by their text, for servers that tell no ids; empty where the model has no vocabulary.
+    /// Token ids by text, for servers that report no ids; empty if the model has no vocabulary.
     texts: HashMap<String, u32>,
 }
 
-/// Makes the model where it is a synthetic one, hashes it and asks the reference: minutes, for a large one.
+/// Creates the model if it is synthetic, hashes it and computes the reference answers; takes
+/// minutes for a large model.
 fn prepare(args: &args::Compare, terminal: &Terminal) -> Result<Prepared, Error> {
     let model = open(&args.model, terminal)?;
     let work = workload(args, &model, terminal)?;
@@ -118,19 +121,19 @@ fn prepare(args: &args::Compare, terminal: &Terminal) -> Result<Prepared, Error>
     Ok(Prepared { work, reference, texts: texts(&model) })
 }
 
-/// Prints it and writes its page.
+/// Prints the comparison and writes its page.
 fn report(found: &Comparison, args: &args::Compare) -> Result<(), Error> {
     let written = args.html.as_deref().map_or(Ok(()), |file| write(found, file));
     print(found, &args.format)?;
     written?;
-    // What was interrupted says so by itself.
+    // An interrupted comparison is marked as such in its own output.
     if found.invalid.is_empty() || found.interrupted {
         return Ok(());
     }
     Err(Error::InvalidRun(found.invalid.join("; ")))
 }
 
-/// The records of this model on this device; none is no error.
+/// Returns the records of this model on this device; without any, the list is empty.
 fn history(args: &args::Compare, work: &Workload, terminal: &Terminal) -> Vec<Series> {
     let file = gate::records_file(args.records.records.as_deref());
     if !file.is_file() && args.records.records.is_none() {
@@ -139,7 +142,7 @@ fn history(args: &args::Compare, work: &Workload, terminal: &Terminal) -> Vec<Se
     let records = match gate::read(&file, terminal) {
         Ok(records) => records,
         Err(error) => {
-            terminal.say(&format!("no history: {}", errors::one_line(&error)));
+            terminal.print_line(&format!("no history: {}", errors::one_line(&error)));
             return Vec::new();
         }
     };
@@ -151,10 +154,10 @@ fn history(args: &args::Compare, work: &Workload, terminal: &Terminal) -> Vec<Se
     all
 }
 
-/// Tokens that are timed step by step.
+/// Number of tokens to time step by step.
 const TIMED: &str = "16";
 
-/// This build's steps of a decoded token, timed in a process of its own.
+/// Times this build's decode steps in a separate process.
 async fn kernels(work: &Workload) -> Result<Kernels, String> {
     let mut command = tokio::process::Command::new(OWN);
     command.arg0("orinctl").arg("profile").arg(&work.model);
@@ -165,8 +168,8 @@ async fn kernels(work: &Workload) -> Result<Kernels, String> {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
     let output = output.map_err(|e| e.to_string())?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(said.lines().next_back().unwrap_or("it failed without a word").to_owned());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(errors.lines().next_back().unwrap_or("it failed without a message").to_owned());
     }
     serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())
 }
@@ -179,15 +182,15 @@ fn print(found: &Comparison, format: &args::Format) -> Result<(), Error> {
     }
 }
 
-/// Refuses a page that could not be written, before hours of measuring.
+/// Rejects an unwritable page before hours of measuring.
 fn writable(file: &Path) -> Result<(), Error> {
     let usage = |why: String| Err(Error::Usage(format!("--html {}: {why}", file.display())));
     let folder = folder(file);
     if file.is_dir() || file.file_name().is_none() {
-        return usage("that is a folder; name a file in it".into());
+        return usage("is a folder; name a file in it".into());
     }
     if !folder.is_dir() {
-        return usage(format!("the folder {} does not exist; make it first", folder.display()));
+        return usage(format!("the folder {} does not exist; create it first", folder.display()));
     }
     if let Err(why) = nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK) {
         return usage(format!("the folder {} cannot be written to: {why}", folder.display()));
@@ -201,7 +204,8 @@ fn folder(file: &Path) -> &Path {
 }
 
 fn write(found: &Comparison, file: &Path) -> Result<(), Error> {
-    let written = compare::page(found).and_then(|page| compare::replace(file, page.as_bytes()));
+    let written =
+        compare::page(found).and_then(|page| compare::write_atomically(file, page.as_bytes()));
     written.map_err(|source| Error::Write { file: file.to_owned(), source })
 }
 
@@ -264,27 +268,27 @@ fn sha256(file: &Path, terminal: &Terminal) -> Result<String, Error> {
     }
 }
 
-/// What the exact interpreter answers: as it was kept, else computed and kept.
+/// Returns the reference answers from the cache, or computes and caches them.
 fn reference(model: &Model, work: &Workload, terminal: &Terminal) -> Result<Vec<Answer>, Error> {
-    // Beside the models that are made once.
-    let kept = Kept::of(work, &synthetic::default_cache_dir().with_file_name("reference"));
+    // Stored next to the cached synthetic models.
+    let kept = AnswerCache::of(work, &synthetic::default_cache_dir().with_file_name("reference"));
     match kept.read() {
         Ok(Some(answers)) => return Ok(answers),
         Ok(None) => {}
         Err(damaged) => {
-            terminal.say(&format!("{damaged}; the reference's answers are computed anew"));
+            terminal.print_line(&format!("{damaged}; computing the reference answers again"));
         }
     }
     let answers = computed(model, work, terminal)?;
     if let Err(why) = kept.write(&answers) {
-        terminal.say(&format!("the reference's answers cannot be kept for the next time: {why}"));
+        terminal.print_line(&format!("cannot cache the reference answers: {why}"));
     }
     Ok(answers)
 }
 
 fn computed(model: &Model, work: &Workload, terminal: &Terminal) -> Result<Vec<Answer>, Error> {
     let live = terminal.spinner();
-    live.message("the reference's answers (slow on large models; --no-reference goes without)");
+    live.message("computing reference answers (slow on large models; --no-reference skips them)");
     let device = super::device::open("reference", "auto", work.threads).map_err(Error::Usage)?;
     let task = Task { model, prompts: &work.judged, steps: work.steps as usize - 1 };
     let trace =
@@ -296,7 +300,7 @@ fn computed(model: &Model, work: &Workload, terminal: &Terminal) -> Result<Vec<A
     Ok(trace.logits().iter().map(answer).collect())
 }
 
-/// The most likely tokens of a row of logits.
+/// Returns the most likely tokens of a row of logits.
 fn best(logits: &[f32]) -> Vec<(u32, f64)> {
     let most = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
     let sum: f64 = logits.iter().map(|&l| f64::from(l - most).exp()).sum();

@@ -1,4 +1,4 @@
-//! The daemon that the arguments mean.
+//! Client for the daemon that the connection arguments name.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use super::error::Error;
 use super::session;
 use api::client::{Client, Token};
 
-/// Holds the secret for `--tcp`, where no file is named.
+/// Environment variable with the API key for `--tcp`, unless a file is named.
 const TOKEN: &str = "ORIND_TOKEN";
 
 impl Connection {
-    /// A client of that daemon. Does not connect.
+    /// Returns a client of that daemon, without connecting.
     pub(super) fn client(&self) -> Result<Client, Error> {
         match &self.tcp {
             Some(authority) => Ok(Client::tcp(authority, self.token()?)),
@@ -19,18 +19,18 @@ impl Connection {
         }
     }
 
-    /// Whether it may be another machine's.
+    /// Returns whether the daemon may run on another machine.
     pub(super) const fn is_remote(&self) -> bool {
         self.tcp.is_some()
     }
 
-    /// A model's name or path as that daemon understands it: what may be another machine's path is not
-    /// looked for on this one.
+    /// Resolves a model name or path for that daemon. For a remote daemon the path is passed on
+    /// unchanged.
     pub(super) fn model(&self, model: &str) -> Result<String, Error> {
         if self.is_remote() { Ok(model.to_owned()) } else { session::absolute(model) }
     }
 
-    /// An adapter for the daemon, with its scale where one was given.
+    /// Resolves an adapter for the daemon, with its optional scale.
     pub(super) fn adapter(&self, written: &str) -> Result<String, Error> {
         match written.rsplit_once('=') {
             Some((path, scale)) if scale.parse::<f32>().is_ok() => {
@@ -41,7 +41,8 @@ impl Connection {
     }
 
     fn token(&self) -> Result<Option<Token>, Error> {
-        let refuse = |whose: &str| Error::Usage(format!("{whose} holds no token on one line"));
+        let refuse =
+            |whose: &str| Error::Usage(format!("{whose} must contain the token on one line"));
         if let Some(path) = &self.token_file {
             let text = read(path)?;
             return Token::parse(&text)

@@ -1,5 +1,5 @@
-//! Devices that a command uses by itself, without a daemon: what the daemon has found to take this machine
-//! down is not touched by a command either.
+//! Devices that commands open in this process, without a daemon. A device that the daemon recorded
+//! as crashing this machine is refused here too.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -9,10 +9,7 @@ use device::bring_up::{self, FILE};
 use device::cpu::Isa;
 use device::{Device, named};
 
-/// The device of that name, see [`named`].
-///
-/// # Errors
-/// Why it cannot or must not be used here, in one line.
+/// Opens a device by name, see [`named`]. The error is one line.
 pub(super) fn open(name: &str, cpu_isa: &str, threads: usize) -> Result<Arc<dyn Device>, String> {
     match bring_up::withheld(&config::client_state_dir(FILE), name) {
         Some(reason) => Err(reason),
@@ -20,14 +17,16 @@ pub(super) fn open(name: &str, cpu_isa: &str, threads: usize) -> Result<Arc<dyn 
     }
 }
 
-/// The device of `--backend`, with the CPU's `--threads` and `--cpu-isa`.
+/// Opens the device of `--backend`, with `--threads` and `--cpu-isa` for the CPU.
 pub(super) fn chosen(
     name: &str,
     threads: Option<NonZeroUsize>,
     cpu_isa: Option<&str>,
 ) -> Result<Arc<dyn Device>, Error> {
     if name != "cpu" && (threads.is_some() || cpu_isa.is_some()) {
-        return Err(Error::Usage(format!("--threads and --cpu-isa are the CPU's, not {name}'s")));
+        return Err(Error::Usage(format!(
+            "--threads and --cpu-isa apply to the CPU device, not to {name}"
+        )));
     }
     if let Some(isa) = cpu_isa {
         Isa::named(isa).map_err(|e| Error::Usage(format!("--cpu-isa: {e}")))?;

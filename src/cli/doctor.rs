@@ -1,4 +1,4 @@
-//! `orinctl doctor`.
+//! `orinctl doctor`: runs the checks of the `doctor` crate and prints the findings.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -15,10 +15,10 @@ use device::tune::Declared;
 use doctor::{Facts, Finding, Report, Verdict, examine, worst};
 use telemetry::{Probe, Root};
 
-/// Looks, prints, and says by its exit code how bad it is.
+/// Gathers facts, prints the findings, and returns the exit code of the worst one.
 pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<ExitCode, Error> {
     if connection.is_remote() {
-        let text = "doctor looks at the machine that it runs on: run it there, without --tcp";
+        let text = "doctor checks the machine that it runs on; run it there without --tcp";
         return Err(Error::Usage(text.into()));
     }
     let config = match &args.config {
@@ -35,13 +35,13 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
         forget(&config.state_dir)?;
     }
     let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
-    // No daemon is no reason to say less.
+    // Without a daemon, the other checks still run.
     let status = Client::new(&socket).status().await.ok();
     let (model, devices) = status.map(|status| (status.model, status.devices)).unwrap_or_default();
     let loaded = model.map(|model| model.id);
     let mut facts = Facts::gather(&Probe::new(Root::system()), config, &socket, loaded);
     facts.left = devices.into_iter().filter_map(|d| Some((d.name, d.disabled?))).collect();
-    facts.hold_tuning(&|key| {
+    facts.check_tuning(&|key| {
         Kernels::find(key).map(|kernels| Box::new(kernels) as Box<dyn Declared>)
     });
     let findings = examine(&facts);
@@ -62,21 +62,21 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
     }))
 }
 
-/// Lets devices be tried again, and says on stderr which.
+/// Clears the records that disable devices, and prints which.
 fn forget(state_dir: &Path) -> Result<(), Error> {
     let about = bring_up::forget(state_dir)?;
     let told = match &about[..] {
-        [] => format!("nothing is remembered in {}", state_dir.display()),
+        [] => format!("no device records in {}", state_dir.display()),
         about => format!(
-            "forgotten, and proven again at the next load: {}; a daemon that lost a device while it ran \
-             has to be restarted",
+            "cleared; the next load tests it again: {}; a daemon that lost a device while running \
+             must be restarted",
             about.join(", ")
         ),
     };
     writeln!(std::io::stderr(), "{told}").map_err(Error::from)
 }
 
-/// What is to be fixed first, then the rest in short.
+/// Formats problems first with their fixes, then the rest in short.
 fn listing(findings: &[Finding], colour: bool) -> String {
     let mut text = String::new();
     let mut sorted: Vec<&Finding> = findings.iter().collect();

@@ -1,4 +1,4 @@
-//! How a command fails, and what the user can do about it.
+//! Errors of commands, their hints and exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use errors::about;
 pub(super) enum Error {
     #[error(transparent)]
     Client(#[from] client::Error),
-    /// The arguments do not go together.
+    /// Contradictory arguments.
     #[error("{0}")]
     Usage(String),
     #[error("{loaded} is loaded in the daemon on {daemon}, not {wanted}")]
@@ -25,14 +25,14 @@ pub(super) enum Error {
     Compare(#[from] compare::Error),
     #[error("{what}: {source}")]
     Setup { what: &'static str, source: io::Error },
-    /// A model file, for `plan` and `profile`.
+    /// A model file cannot be used by `plan` or `profile`.
     #[error("{}", about(model, error))]
     Model { model: String, error: Box<model::Error> },
     #[error(transparent)]
     Synthetic(#[from] model::synthetic::Error),
     #[error("{0}")]
     Graph(#[from] plan::graph::Error),
-    /// A case of `parity` cannot be made.
+    /// A case of `parity` cannot be built.
     #[error(transparent)]
     Case(#[from] parity::case::BuildError),
     #[error(transparent)]
@@ -50,47 +50,47 @@ pub(super) enum Error {
     #[error("{}", about(model, error))]
     Fingerprint { model: String, error: Box<parity::model::Failure> },
     #[error(
-        "{found} is not the {expected} that was expected: this device computes otherwise, or the file, the version or --longest are others"
+        "fingerprint {found}, expected {expected}: the device computes different bits, or file, version or --longest differ"
     )]
     OtherFingerprint { found: String, expected: String },
     #[error("{}", about(model, error))]
     Quality { model: String, error: Box<compare::quality::run::Error> },
     #[error("{}", about(model, error))]
     Text { model: String, error: compare::quality::text::Error },
-    /// A text that is none.
+    /// The text file cannot be used.
     #[error("{} {why}", file.display())]
     TextFile { file: PathBuf, why: String },
     #[error(
-        "{model} has another vocabulary than {base}: {how}; a divergence is between probabilities of the same tokens"
+        "{model} has a different vocabulary than {base}: {how}; divergence needs the same tokens"
     )]
     OtherVocabulary { model: String, base: String, how: String },
     #[error("{}", about(model, error))]
     Quantise { model: String, error: Box<model::quantise::Error> },
     #[error(transparent)]
     Fetch(#[from] fetch::Error),
-    #[error("{0} is not on this machine")]
+    #[error("{0} is not downloaded")]
     NotPulled(String),
-    /// An ONNX file, or what it is given.
+    /// An ONNX file or its input cannot be used.
     #[error("{}: {why}", model.display())]
     Network { model: PathBuf, why: String },
     #[error("{}: {why}", file.display())]
     Output { file: PathBuf, why: String },
     #[error(transparent)]
-    Install(#[from] super::install::Error),
+    Install(#[from] super::install::error::Error),
     #[error(transparent)]
     Store(#[from] device::tune::store::StoreError),
     #[error(transparent)]
     Stages(#[from] device::bring_up::Error),
-    #[error("{} was measured on another device than this machine has: {device}", file.display())]
+    #[error("{} was measured on a device that this machine does not have: {device}", file.display())]
     OtherDevice { file: PathBuf, device: String },
     #[error("{} cannot be written: {source}", file.display())]
     Write { file: PathBuf, source: io::Error },
-    /// A search found or tried something that could not be written down.
-    #[error("what was found is not remembered: {0}")]
+    /// A result of a tuning search could not be stored.
+    #[error("cannot store the tuning results: {0}")]
     NotRemembered(String),
     #[error("the run is INVALID: {0}")]
     InvalidRun(String),
-    /// What keeps a gate from its verdict.
+    /// Error that prevents a verdict of the speed gate.
     #[error(transparent)]
     Gate(Box<Self>),
     #[error("{0}")]
@@ -101,7 +101,7 @@ pub(super) enum Error {
     Record(#[from] analysis::RecordError),
     #[error(transparent)]
     Sweep(#[from] analysis::sweep::Error),
-    /// What was measured until then has been printed.
+    /// The measurements before the error have been printed.
     #[error("{0}")]
     Serving(String),
     #[error("{0}")]
@@ -127,33 +127,37 @@ fn differing(all: &[Difference]) -> String {
 }
 
 impl Error {
+    /// A device failed during `parity`.
+    pub(super) fn parity(failure: &parity::model::Failure) -> Self {
+        Self::Parity(errors::one_line(failure))
+    }
+
     pub(super) fn hint(&self) -> Option<String> {
         match self {
             Self::Install(error) => error.hint(),
             Self::Gate(error) => error.hint(),
-            Self::NoRecord(_) => Some("`orinctl bench --save` makes a record".into()),
+            Self::NoRecord(_) => Some("`orinctl bench --save` saves a record".into()),
             Self::Client(error) => error.hint().map(str::to_owned),
             Self::OtherModel { wanted, .. } => Some(format!(
-                "`orinctl load {wanted}` replaces it; `--private` starts a daemon of its own"
+                "`orinctl load {wanted}` replaces it; `--private` starts a private daemon"
             )),
             Self::NoModel { .. } => {
                 Some("`orinctl load MODEL` loads one; `orinctl models` lists them".into())
             }
-            Self::NotPulled(name) => Some(format!("`orinctl pull {name}` fetches it")),
+            Self::NotPulled(name) => Some(format!("`orinctl pull {name}` downloads it")),
             Self::Quantise { error, .. }
                 if matches!(**error, model::quantise::Error::Quantised { .. }) =>
             {
-                Some("--requantize does it all the same".into())
+                Some("--requantize allows it".into())
             }
             Self::Model { .. } => Some(
-                "a GGUF file is needed, or synthetic:NAME; `orinctl plan --help` has examples"
-                    .into(),
+                "expected a GGUF file or synthetic:NAME; `orinctl plan --help` has examples".into(),
             ),
             _ => None,
         }
     }
 
-    /// True when the reader of our output went away: nothing to say, nobody to say it to.
+    /// Returns whether the reader of standard output is gone, so that there is nothing to report.
     pub(super) fn is_broken_pipe(&self) -> bool {
         match self {
             Self::Gate(error) => error.is_broken_pipe(),
@@ -162,8 +166,8 @@ impl Error {
         }
     }
 
-    /// 0 for a broken pipe, 2 for usage, 3 for a benchmark that says nothing and a gate without a verdict, 130 for
-    /// Ctrl-C, else 1.
+    /// Exit code: 0 for a broken pipe, 2 for usage errors, 3 for an invalid benchmark or a gate
+    /// without a verdict, 130 for Ctrl-C, else 1.
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             _ if self.is_broken_pipe() => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
-//! How long a step takes on the Orin that a profile of first contact was made on: an estimate for `plan`.
-//! Weights and KV cache are read once at the rate at which a kernel read memory, launches follow each other
-//! after the gap that was measured, nothing overlaps, and arithmetic costs nothing. So a decode step of few
-//! sequences, which memory bounds, is near it; a prefill chunk, which arithmetic bounds, is slower.
+//! Estimate of a step's time on the Orin of a first-contact profile, for `orinctl plan`. Weights
+//! and KV cache are read once at the measured bandwidth, launches are separated by the measured
+//! gap, nothing overlaps, and arithmetic is free. The estimate is close for memory-bound decode
+//! steps and too low for compute-bound prefill chunks.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,9 +14,9 @@ use super::error::Error;
 use super::text;
 use plan::{Bucket, Cost};
 
-/// Streaming multiprocessors of an Orin with all of them on.
+/// Streaming multiprocessors of an Orin with all of them enabled.
 const ORIN_SMS: u32 = 16;
-/// Ring entries of a step: its stream and its release.
+/// Ring entries of a step: its command stream and its semaphore release.
 const ENTRIES: f64 = 2.0;
 
 pub(super) struct Machine {
@@ -24,25 +24,26 @@ pub(super) struct Machine {
     file: String,
 }
 
-/// What a step takes. Times in nanoseconds.
+/// Estimated cost of a step; times in nanoseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Estimate {
     profile: String,
     machine: String,
-    /// Bytes of weights and KV cache.
+    /// Bytes of weights and KV cache that are read.
     bytes: u64,
-    /// Bytes per second that they are read with.
+    /// Read bandwidth in bytes per second.
     bytes_per_second: f64,
     rate_from: &'static str,
     memory_ns: f64,
     launches: usize,
-    /// From one launch to the next, all of them; none where the profile lacks it.
+    /// Sum of the gaps between launches; `None` if the profile has no measurement.
     gaps_ns: Option<f64>,
-    /// From the doorbell to the first launch, and the release at the end.
+    /// Time from the doorbell to the first launch, plus the release at the end.
     submission_ns: Option<f64>,
     step_ns: f64,
     tokens_per_second: f64,
-    /// Arithmetic, which is not in it, is likely what bounds the step.
+    /// True if the estimate is only an upper bound of the speed, because the step is probably
+    /// compute-bound.
     at_most: bool,
 }
 
@@ -52,7 +53,7 @@ impl Machine {
         Ok(Self { profile, file: file.display().to_string() })
     }
 
-    /// Multiprocessors: those of the profile.
+    /// Number of multiprocessors in the profile.
     pub(super) fn sms(machine: Option<&Self>) -> u32 {
         machine.and_then(|machine| machine.profile.machine.sms).unwrap_or(ORIN_SMS)
     }
@@ -61,23 +62,26 @@ impl Machine {
         fact.read(&self.profile).map_err(|error| Error::Usage(format!("{}: {error}", self.file)))
     }
 
-    /// Bytes per second at which kernels read, and whose word that is.
+    /// Returns the kernels' read bandwidth in bytes per second, and its source.
     fn rate(&self) -> Result<(f64, &'static str), Error> {
         if let Some(rate) = self.fact(facts::READ_RATE)? {
-            return Ok((rate * 1e9, "a kernel that reads"));
+            return Ok((rate * 1e9, "a read kernel"));
         }
-        // A copy reads and writes.
+        // A copy both reads and writes.
         if let Some(rate) = self.fact(facts::COPY_RATE)? {
-            return Ok((2.0 * rate * 1e9, "the copy engine, both ways; no kernel was timed"));
+            return Ok((
+                2.0 * rate * 1e9,
+                "the copy engine (reads plus writes); no kernel was timed",
+            ));
         }
         let experiment = facts::READ_RATE.experiment;
         Err(Error::Usage(format!(
-            "{} has no bandwidth: `orinctl first-contact --only {experiment}` measures it",
+            "{} contains no bandwidth: `orinctl first-contact --only {experiment}` measures it",
             self.file
         )))
     }
 
-    /// The estimate for a plan of that cost and so many launches.
+    /// Estimates a plan with this cost and number of launches.
     pub(super) fn estimate(
         &self,
         cost: &Cost,
@@ -130,19 +134,19 @@ impl Estimate {
             vec![format!("  {name}"), time, what]
         };
         let (size, rate) = (text::bytes(self.bytes), self.bytes_per_second / 1e9);
-        let memory = format!("{size} at {rate:.1} GB/s, as measured by {}", self.rate_from);
-        let gaps = format!("between {}, as measured", self.launches);
+        let memory = format!("{size} at {rate:.1} GB/s, measured by {}", self.rate_from);
+        let gaps = format!("between {}, measured", self.launches);
         let rows = [
             row("memory", Some(self.memory_ns), memory),
             row("gaps of launches", self.gaps_ns, gaps),
             row("submission", self.submission_ns, "doorbell, first launch, release".into()),
         ];
-        let mut out = format!("\nAn estimate for {}, by {}:\n", self.machine, self.profile);
+        let mut out = format!("\nEstimate for {}, from {}:\n", self.machine, self.profile);
         out.push_str(&text::columns(&rows, &[1]));
         let (at_most, why) = if self.at_most {
-            ("at most ", "; arithmetic, which bounds prefill, is not in it")
+            ("at most ", "; arithmetic, which bounds prefill, is not included")
         } else {
-            ("", "; nothing was run, and arithmetic is not in it")
+            ("", "; nothing was run, and arithmetic is not included")
         };
         let (time, speed) = (unit::time(self.step_ns), self.tokens_per_second);
         let _ = writeln!(out, "  {time} a step, {at_most}{speed:.1} tok/s{why}");

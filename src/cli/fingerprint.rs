@@ -1,4 +1,5 @@
-//! `orinctl fingerprint`: one hash of what a model answers on a device; no daemon. First contact asks for it too.
+//! `orinctl fingerprint`: prints one hash of a model's logits on a device, without a daemon. First
+//! contact uses it too.
 
 use serde::Serialize;
 
@@ -15,9 +16,9 @@ pub(super) fn run(args: &args::Fingerprint, terminal: &Terminal) -> Result<(), E
     let device = chosen(&args.backend, args.threads, args.cpu_isa.as_deref())?;
     let model = open(&args.model, terminal)?;
     let live = terminal.spinner();
-    let told = |what: &str| live.message(format!("{} on {}: {what}", args.model, args.backend));
+    let progress = |what: &str| live.message(format!("{} on {}: {what}", args.model, args.backend));
     let fingerprint =
-        Fingerprint::of(&*device, &model, args.longest as usize, &told).map_err(|error| {
+        Fingerprint::of(&*device, &model, args.longest as usize, &progress).map_err(|error| {
             Error::Fingerprint { model: args.model.clone(), error: Box::new(error) }
         })?;
     drop(live);
@@ -38,22 +39,20 @@ pub(super) fn run(args: &args::Fingerprint, terminal: &Terminal) -> Result<(), E
     }
 }
 
-/// The model of first contact's experiment.
+/// Model of the first-contact experiment.
 const TRIED: &str = "synthetic:tiny-llama:q4_k_m";
-/// Tokens of its longest prompt: one more than a span of positions.
+/// Length of its longest prompt: one more than a block of 32 positions.
 const TRIED_TOKENS: usize = 33;
 
-/// First contact's question about a model: whether the Orin's GPU gives the CPU's fingerprint.
-///
-/// # Errors
-/// Why there is no answer.
+/// First-contact experiment: checks whether the Orin's GPU gives the CPU's fingerprint. An error is
+/// the reason for a missing answer.
 pub(super) fn experiment() -> Result<Answer, String> {
-    let told = errors::one_line;
-    let path = model::synthetic::locate(TRIED, &mut |_, _| ()).map_err(|error| told(&error))?;
-    let model = model::Model::open(path).map_err(|error| told(&error))?;
+    let progress = errors::one_line;
+    let path = model::synthetic::locate(TRIED, &mut |_, _| ()).map_err(|error| progress(&error))?;
+    let model = model::Model::open(path).map_err(|error| progress(&error))?;
     let of = |name: &str| {
         let device = device::named(name, "auto", 1)?;
-        Fingerprint::of(&*device, &model, TRIED_TOKENS, &|_| ()).map_err(|error| told(&error))
+        Fingerprint::of(&*device, &model, TRIED_TOKENS, &|_| ()).map_err(|error| progress(&error))
     };
     let (gpu, cpu) = (of("nv")?, of("cpu")?);
     let other = gpu.parts.iter().zip(&cpu.parts).find(|(ours, theirs)| ours != theirs);
@@ -67,7 +66,7 @@ pub(super) fn experiment() -> Result<Answer, String> {
     Ok(answer.judged(other.is_none(), text))
 }
 
-/// `--json`.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     model: &'a str,

@@ -1,5 +1,5 @@
 //! `orinctl first-contact`: runs the experiments of the hardware probe on an Orin and writes the
-//! answers to a file. Needs no daemon and no model.
+//! answers to a file, without daemon or model.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
     let forbidden = |choice: &&Choice| choice.experiment.forbidden && choice.left_out.is_none();
     for choice in choices.iter().filter(forbidden).filter(|_| simulated) {
         let name = choice.experiment.name;
-        terminal.say(&format!(
-            "`{name}` breaks a rule on purpose: a simulated Orin ends it, and its crash is expected."
+        terminal.print_line(&format!(
+            "`{name}` breaks a rule on purpose: a simulated Orin ends it, so its crash is expected."
         ));
     }
 
@@ -50,7 +50,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
         Progress::Ended(record) => {
             done += 1;
             live.set(done, total, record.name.clone());
-            tell(record, simulated, &live, terminal);
+            report(record, simulated, &live, terminal);
         }
     })?;
     drop(live);
@@ -61,7 +61,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
     } else {
         text::page(&table(&profile))?;
     }
-    terminal.say(&format!("written to {}", file.display()));
+    terminal.print_line(&format!("written to {}", file.display()));
     if stop.load(Ordering::Relaxed) {
         return Err(Error::Interrupted);
     }
@@ -69,11 +69,11 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
 }
 
 fn usage(error: &tegra_probe::Error) -> Error {
-    Error::Usage(format!("{error}; `orinctl first-contact --list` shows all"))
+    Error::Usage(format!("{error}; `orinctl first-contact --list` lists all"))
 }
 
-/// Says which experiments may do harm and what is known of them, and asks once, where somebody can answer,
-/// for those that are not asked for by name.
+/// Prints which experiments may do harm and their known risks. Asks for consent once, if there is a
+/// terminal, for those not named on the command line.
 fn announce(choices: &mut [Choice], agreed: bool, terminal: &Terminal) -> Result<(), Error> {
     let harm = |choice: &Choice| match choice.experiment.risk {
         Risk::Risky(what) | Risk::Dangerous(what) if choice.left_out.is_none() => Some(what),
@@ -88,26 +88,28 @@ fn announce(choices: &mut [Choice], agreed: bool, terminal: &Terminal) -> Result
     };
     let named = show(choices, true);
     if !named.is_empty() {
-        terminal.say("Asked for by name:");
-        terminal.say(&named);
+        terminal.print_line("Requested by name:");
+        terminal.print_line(&named);
     }
     let risky = show(choices, false);
     if risky.is_empty() || agreed {
         return Ok(());
     }
-    terminal.say("At the end come experiments that do on purpose what programs should not:");
-    terminal.say(&risky);
+    terminal.print_line("The last experiments do on purpose what programs should not do:");
+    terminal.print_line(&risky);
     let reason = if std::io::stdin().is_terminal() {
-        let _ = write!(std::io::stderr(), "Make these too? [y/N] ");
+        let _ = write!(std::io::stderr(), "Run these too? [y/N] ");
         let mut line = String::new();
         std::io::stdin().lock().read_line(&mut line)?;
         if matches!(line.trim(), "y" | "Y" | "yes") {
             return Ok(());
         }
-        "not agreed to"
+        "declined"
     } else {
-        terminal.say("They are left out, since nobody can be asked: --yes makes them too.");
-        "not agreed to: --yes makes it"
+        terminal.print_line(
+            "They are skipped because there is no terminal to ask; --yes runs them too.",
+        );
+        "needs consent: --yes runs it"
     };
     for choice in choices.iter_mut() {
         if harm(choice).is_some() && !choice.named {
@@ -123,37 +125,37 @@ fn list() -> String {
         let risk = match experiment.risk {
             Risk::Harmless => "none".into(),
             Risk::Risky(what) => format!("risky: {what}"),
-            Risk::Dangerous(known) => format!("dangerous, only by name: {known}"),
+            Risk::Dangerous(known) => format!("dangerous, runs only by name: {known}"),
         };
         vec![experiment.name.into(), experiment.question.into(), risk]
     }));
     text::table(&rows, &[])
 }
 
-/// One line as soon as an answer is there.
-fn tell(record: &Record, simulated: bool, live: &Live, terminal: &Terminal) {
+/// Prints one line per answer as soon as it arrives.
+fn report(record: &Record, simulated: bool, live: &Live, terminal: &Terminal) {
     let (name, verdict) = (&record.name, record.verdict.name());
-    let line = format!("{name:<24}  {verdict:<9}  {}", said(record, simulated));
-    live.say(terminal, &line);
+    let line = format!("{name:<24}  {verdict:<9}  {}", summary(record, simulated));
+    live.print_line(terminal, &line);
 }
 
-/// Whether a simulated Orin has ended it as it should.
+/// Returns whether a simulated Orin ended the experiment as expected.
 fn is_rightly_ended(record: &Record, simulated: bool) -> bool {
     let is_it = |experiment: &&tegra_probe::Experiment| experiment.name == record.name;
     let forbidden = EXPERIMENTS.iter().find(is_it).is_some_and(|experiment| experiment.forbidden);
     simulated && forbidden && record.verdict == Verdict::Crashed
 }
 
-/// The answer, or why there is none, on one line.
-fn said(record: &Record, simulated: bool) -> String {
+/// Formats the answer, or the reason for its absence, on one line.
+fn summary(record: &Record, simulated: bool) -> String {
     if is_rightly_ended(record, simulated) {
-        return "as it should: a simulated Orin ends what breaks this rule".into();
+        return "as expected: a simulated Orin ends programs that break this rule".into();
     }
     let text = match &record.error {
         Some(error) if record.answer.is_empty() => error,
         _ => &record.answer,
     };
-    // Last words come behind a line feed; their first line says most.
+    // The error output follows a line feed; its first line says most.
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let first = lines.next().unwrap_or_default();
     match lines.next() {
@@ -173,7 +175,7 @@ fn table(profile: &Profile) -> String {
             record.name.clone(),
             record.verdict.name().into(),
             time,
-            said(record, profile.machine.simulated),
+            summary(record, profile.machine.simulated),
         ]);
     }
     let machine = &profile.machine;
@@ -182,7 +184,7 @@ fn table(profile: &Profile) -> String {
     let tally: Vec<String> = runner::tally(profile)
         .iter()
         .map(|(verdict, count)| match *verdict == Verdict::Crashed.name() && ended > 0 {
-            true => format!("{count} {verdict}, {ended} of them as it should"),
+            true => format!("{count} {verdict}, {ended} of them as expected"),
             false => format!("{count} {verdict}"),
         })
         .collect();
@@ -194,7 +196,9 @@ fn table(profile: &Profile) -> String {
     };
     let log = match machine.driver_log.as_deref() {
         None | Some("read") => String::new(),
-        Some(why) => format!("The drivers' log lines are missing: {why}. `sudo dmesg` has them.\n"),
+        Some(why) => {
+            format!("The drivers' log lines are missing: {why}. `sudo dmesg` shows them.\n")
+        }
     };
     format!(
         "{}\n{board}, L4T {}, {} SMs: {}\n{log}",

@@ -1,4 +1,5 @@
-//! `orinctl bench --against`: which record or build is meant, two builds measured in turn, and the verdict.
+//! `orinctl bench --against`: finds the record or build to compare with, measures two builds
+//! alternately, and prints the verdict.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,51 +16,52 @@ use super::text;
 use analysis::{Difference, Gate, Records, Verdict};
 use bench::{self, Kind, Manifest, Progress, Report, Spec};
 
-/// What is measured in turn where nobody says: short, since it is measured often.
+/// Default test for alternating runs: short, because it is repeated often.
 const PROMPT: u32 = 128;
 const GENERATE: u32 = 64;
-/// How often both programs are started: what is one process's own luck should not be in most pairs.
+/// Number of process starts of each build: the luck of one process must not affect most pairs.
 const BLOCKS: u32 = 4;
 
-/// What a run is held against.
+/// Target of the comparison.
 pub(super) enum Against {
     /// Another build of this program.
     Program(PathBuf),
-    Record(Box<Earlier>),
+    Record(Box<Baseline>),
 }
 
-/// A record, and all others of its file.
-pub(super) struct Earlier {
+/// A record, together with all other records of its file.
+pub(super) struct Baseline {
     pub(super) before: Report,
     history: Vec<Report>,
 }
 
-/// The file of records: the one named, or that in the state directory.
+/// Returns the record file: the one named, or the default in the state directory.
 pub(super) fn records_file(named: Option<&Path>) -> PathBuf {
     let own = || config::client_state_dir(analysis::FILE).join(analysis::FILE);
     named.map_or_else(own, Path::to_owned)
 }
 
-/// Reads records, and says which lines are none.
+/// Reads records and reports damaged lines.
 pub(super) fn read(path: &Path, terminal: &Terminal) -> Result<Records, Error> {
     let records = match analysis::read(path) {
         Err(analysis::RecordError::Io { source, .. })
             if source.kind() == io::ErrorKind::NotFound =>
         {
             let path = path.display();
-            return Err(Error::NoRecord(format!("there are no records in {path}")));
+            return Err(Error::NoRecord(format!("no records in {path}")));
         }
         records => records?,
     };
     for damaged in &records.damaged {
         let (path, line) = (path.display(), damaged.line);
-        terminal.say(&format!("{path}, line {line}: no record, left out: {}", damaged.why));
+        terminal
+            .print_line(&format!("{path}, line {line}: not a record, skipped: {}", damaged.why));
     }
     Ok(records)
 }
 
 impl Against {
-    /// What `--against` names: `last`, a file, or a commit.
+    /// Resolves `--against`: `last`, a file, or a commit.
     pub(super) fn find(args: &args::Bench, terminal: &Terminal) -> Result<Option<Self>, Error> {
         let Some(what) = &args.against else { return Ok(None) };
         let path = Path::new(what);
@@ -68,14 +70,14 @@ impl Against {
                 return Ok(Some(Self::Program(path.canonicalize()?)));
             }
             let records = read(path, terminal)?;
-            return Earlier::choose(args, records, |_| true).map(Some);
+            return Baseline::choose(args, records, |_| true).map(Some);
         }
         let records = read(&records_file(args.records.records.as_deref()), terminal)?;
         let commit = |report: &Report| {
             let commit = report.manifest.commit.as_deref();
             what == "last" || commit.is_some_and(|commit| commit.starts_with(what.as_str()))
         };
-        Earlier::choose(args, records, commit).map(Some)
+        Baseline::choose(args, records, commit).map(Some)
     }
 }
 
@@ -85,9 +87,9 @@ fn is_program(path: &Path) -> Result<bool, Error> {
     Ok(start[..read] == *b"\x7fELF" || start[..read].starts_with(b"#!"))
 }
 
-impl Earlier {
-    /// The latest record that is meant and says something: of the model, device and threads asked for, if there
-    /// is one.
+impl Baseline {
+    /// Chooses the latest valid matching record, of the model, device and threads on the command
+    /// line if there is one.
     fn choose(
         args: &args::Bench,
         records: Records,
@@ -115,7 +117,7 @@ impl Earlier {
         Ok(Against::Record(Box::new(Self { before, history })))
     }
 
-    /// Asks for the record's tests where the command line asks for none, and for as many repetitions.
+    /// Uses the record's tests and number of repetitions if the command line names none.
     pub(super) fn fill(&self, spec: &mut Spec) {
         let manifest = &self.before.manifest;
         if spec.prompts.is_none() && spec.generate.is_none() {
@@ -136,13 +138,13 @@ impl Earlier {
         spec.repetitions = spec.repetitions.or(Some(manifest.repetitions));
     }
 
-    /// The room that the record's model had, where that is enough.
+    /// Uses the record's context and slots if they are large enough.
     pub(super) fn room(&self, room: Room) -> Room {
         let context = self.before.manifest.context;
         Room { context: room.context.map(|needed| needed.max(context)), ..room }
     }
 
-    /// Refuses what is known to differ before anything is measured.
+    /// Rejects known differences before anything is measured.
     pub(super) fn expect(&self, session: &Session) -> Result<(), Error> {
         let before = &self.before.manifest;
         let loaded = &session.model;
@@ -171,14 +173,14 @@ impl Earlier {
     }
 }
 
-/// The id that a model gets that was named so on the command line.
+/// Returns the id of a model that is named so on the command line.
 fn id(model: &str) -> String {
     let stem = || Path::new(model).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let named = if model.starts_with("synthetic:") { None } else { stem() };
     named.unwrap_or_else(|| model.to_owned())
 }
 
-/// Measures another build and this one, round by round and each first in turn: `[the other, this]`.
+/// Measures another build and this one in alternating order, round by round: `[the other, this]`.
 pub(super) async fn in_turn(
     program: &Path,
     mut spec: Spec,
@@ -196,8 +198,8 @@ pub(super) async fn in_turn(
     let context = Some((spec.context() as usize).next_multiple_of(64));
     let room = Room { slots: spec.slots() as usize, context };
     let model = args.model.model.as_deref().unwrap_or(DEFAULT_MODEL);
-    terminal.say(&format!(
-        "measuring {} and this build in turn with {model}, {} pairs",
+    terminal.print_line(&format!(
+        "measuring {} and this build alternately with {model}, {} pairs",
         program.display(),
         args.pairs
     ));
@@ -205,7 +207,7 @@ pub(super) async fn in_turn(
     let mut processes = None;
     let block = args.pairs.div_ceil(BLOCKS);
     for round in 0..args.pairs {
-        // Those of before end first: their memory may be needed.
+        // Stop the previous daemons first: their memory may be needed.
         if round % block == 0 {
             drop(processes.take());
         }
@@ -219,7 +221,7 @@ pub(super) async fn in_turn(
         let live = terminal.steps();
         live.set(round.into(), args.pairs.into(), format!("pair {} of {}", round + 1, args.pairs));
         spec.warmup = if round % block == 0 { args.warmup } else { 0 };
-        // Who comes second meets a warmer machine.
+        // Alternate the order: the second build meets a warmer machine.
         let clients = [&other.client, &own.client];
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for which in order {
@@ -231,7 +233,7 @@ pub(super) async fn in_turn(
         }
     }
     let [Some(before), Some(now)] = reports else {
-        return Err(Error::Usage("--pairs: at least one pair is needed".into()));
+        return Err(Error::Usage("--pairs needs at least one pair".into()));
     };
     Ok([before, now])
 }
@@ -242,7 +244,7 @@ struct Document<'a> {
     report: &'a Report,
 }
 
-/// Prints the verdict, and says it by the exit code.
+/// Prints the verdict and returns its exit code.
 pub(super) fn show(gate: &Gate, report: &Report, json: bool) -> Result<ExitCode, Error> {
     text::show(&Document { gate, report }, json, |document| {
         format!("{}\n{}", analysis::table(report), table(document.gate))
@@ -300,17 +302,17 @@ fn table(gate: &Gate) -> String {
 }
 
 fn advice(gate: &Gate) -> String {
-    let slower = |row: &&analysis::Judged| row.verdict == Verdict::Slower;
+    let slower = |row: &&analysis::TestVerdict| row.verdict == Verdict::Slower;
     match gate.verdict {
         Verdict::Slower => {
-            let by = |row: &analysis::Judged| {
+            let by = |row: &analysis::TestVerdict| {
                 format!("{} by {:.1} %", row.name, 100.0 * (1.0 - row.ratio))
             };
             let rows: Vec<String> = gate.rows.iter().filter(slower).map(by).collect();
             format!(", {}", rows.join(", "))
         }
         Verdict::CannotTell => {
-            "; a quieter machine, more repetitions (-r), or pairs with the other build's program \
+            "; a quieter machine, more repetitions (-r), or pairs with the other build \
              (--against PROGRAM --pairs N) make the interval narrower"
                 .into()
         }
@@ -323,13 +325,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_has_the_id_that_a_load_gives_it() {
+    fn model_ids_match_those_of_a_load() {
         assert_eq!(id("synthetic:qwen3-0.6b:q8_0"), "synthetic:qwen3-0.6b:q8_0");
         assert_eq!(id("/models/llama-3.2-1b-q6_k.gguf"), "llama-3.2-1b-q6_k");
     }
 
     #[test]
-    fn a_program_is_no_file_of_records() {
+    fn programs_and_record_files_are_told_apart() {
         assert!(is_program(Path::new("/proc/self/exe")).unwrap());
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");

@@ -1,4 +1,4 @@
-//! `orinctl generate`.
+//! `orinctl generate`: streams a completion or a chat answer to standard output.
 
 use std::path::Path;
 use std::time::Instant;
@@ -10,17 +10,17 @@ use super::error::Error;
 use super::session::{Room, Session};
 use super::terminal::Terminal;
 use super::text;
-use super::took::Took;
+use super::usage::AnswerStats;
 use api::client::Stream;
 use api::{
     ChatChunk, ChatMessage, ChatRequest, Completion, CompletionRequest, Content, Prompt, Stop,
     StreamOptions, Timings, Usage,
 };
 
-/// What the stream said besides text.
+/// End of a stream: everything but the text.
 #[derive(Default)]
 struct End {
-    took: Took,
+    stats: AnswerStats,
     ends_with_line_feed: bool,
 }
 
@@ -33,7 +33,10 @@ pub(super) async fn run(
     let room = Room { slots: 1, context: None };
     let session = Session::open(connection, &args.model, room, terminal).await?;
     if session.model.synthetic && !args.quiet {
-        terminal.say(&format!("{} has random weights: the text means nothing", session.model.id));
+        terminal.print_line(&format!(
+            "{} has random weights: the text means nothing",
+            session.model.id
+        ));
     }
     let begin = Instant::now();
     let end = if args.chat {
@@ -45,16 +48,16 @@ pub(super) async fn run(
         text::print("\n")?;
     }
     if !args.quiet {
-        terminal.say(&end.took.line(begin));
+        terminal.print_line(&end.stats.line(begin));
     }
     Ok(())
 }
 
-/// The files' texts, and behind them the one that was given.
+/// Returns the texts of the files, followed by the prompt argument.
 async fn prompt(args: &args::Generate) -> Result<String, Error> {
     let given = args.text.as_ref().or(args.prompt.as_ref()).cloned();
     let files = args.files.clone();
-    // Elsewhere, so that Ctrl-C is heard meanwhile.
+    // On a blocking thread, so that Ctrl-C is handled meanwhile.
     let read = tokio::task::spawn_blocking(move || -> Result<String, Error> {
         let mut all = String::new();
         for file in files {
@@ -129,7 +132,7 @@ async fn chat(session: &Session, args: &args::Generate, prompt: String) -> Resul
 }
 
 impl End {
-    /// Prints a stream's texts as they come, until it ends.
+    /// Prints the texts of a stream as they arrive, until it ends.
     async fn of<T: DeserializeOwned>(
         mut stream: Stream<T>,
         split: impl Fn(T) -> (String, Option<Usage>, Option<Timings>),
@@ -141,7 +144,7 @@ impl End {
                 text::print(&text)?;
                 end.ends_with_line_feed = text.ends_with('\n');
             }
-            end.took.add(usage, timings);
+            end.stats.add(usage, timings);
         }
         Ok(end)
     }

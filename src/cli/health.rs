@@ -1,4 +1,4 @@
-//! `orinctl health`: whether a generation would be served, by the exit code. For probes.
+//! `orinctl health`: exits with 0 if the daemon can serve requests. For probes.
 
 use super::args::Connection;
 use super::error::Error;

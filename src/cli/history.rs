@@ -1,4 +1,4 @@
-//! `orinctl history`.
+//! `orinctl history`: prints the series of speeds in the record file.
 
 use super::args;
 use super::error::Error;
@@ -16,7 +16,7 @@ pub(super) fn run(args: &args::History, terminal: &Terminal) -> Result<(), Error
     });
     if series.is_empty() {
         let (path, count) = (records.path.display(), records.reports.len());
-        return Err(Error::NoRecord(format!("none of the {count} records in {path} is meant")));
+        return Err(Error::NoRecord(format!("none of the {count} records in {path} matches")));
     }
     text::show(&series, args.json, |series| {
         let one = |series: &Series| {

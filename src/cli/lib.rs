@@ -1,6 +1,6 @@
-//! `orinctl`: one file per subcommand. It talks to the daemon through [`api::client`], never to the
-//! engine. Results go to standard output, everything else to standard error. Where no daemon listens, `bench`,
-//! `generate` and `chat` start a private one and stop it at the end.
+//! `orinctl`: one file per subcommand. Commands use the daemon through [`api::client`], never the
+//! engine directly. Results go to standard output, everything else to standard error. Without a
+//! daemon, `bench`, `generate` and `chat` start a private one and stop it at the end.
 
 mod args;
 mod bench;
@@ -19,10 +19,9 @@ mod health;
 mod history;
 mod install;
 mod machine;
+mod manual;
 mod models;
-mod narrow;
 mod ops;
-mod pages;
 mod parity;
 mod plan;
 mod profile;
@@ -36,10 +35,11 @@ mod status;
 mod sweep;
 mod terminal;
 mod text;
-mod took;
 mod top;
 mod tune;
+mod usage;
 mod verify;
+mod wrap;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -98,8 +98,8 @@ pub fn main() -> ExitCode {
             interruptible(generate::run(&args.connection, &generate, &terminal))
         }
         Command::Chat(chat) => on_runtime(chat::run(&args.connection, &chat, &terminal)),
-        Command::Completions(completions) => pages::completions(&completions),
-        Command::Man(man) => pages::man(&man),
+        Command::Completions(completions) => manual::completions(&completions),
+        Command::Man(man) => manual::man(&man),
         Command::Status(status) => interruptible(status::run(&args.connection, &status)),
         Command::Health => interruptible(health::run(&args.connection)),
         Command::Top(top) => interruptible(top::run(&args.connection, &top)),
@@ -132,19 +132,19 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The other side of a private daemon: this process becomes it.
+/// Turns this process into a private daemon.
 fn become_daemon(arguments: args::Daemon) -> ExitCode {
     let name = std::ffi::OsString::from("orind");
     daemon::main(std::iter::once(name).chain(arguments.arguments))
 }
 
-/// Runs a command to its end or until Ctrl-C, SIGTERM or SIGHUP; then everything it holds is
-/// dropped in the usual way: a private daemon stops, a request in flight is cancelled.
+/// Runs a command to its end or until Ctrl-C, SIGTERM or SIGHUP. Then its resources are dropped as
+/// usual: a private daemon stops, a running request is cancelled.
 fn interruptible<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     started(|interrupted| until(interrupted, work))
 }
 
-/// Does some work unless it is interrupted.
+/// Runs a future unless it is interrupted.
 async fn until<T>(
     interrupted: Arc<Notify>,
     work: impl Future<Output = Result<T, Error>>,
@@ -155,7 +155,7 @@ async fn until<T>(
     }
 }
 
-/// Does some work that blocks, unless it is interrupted: then its thread ends with the program.
+/// Runs blocking work unless it is interrupted; then the thread ends with the program.
 async fn blocking<T: Send + 'static>(
     interrupted: &Arc<Notify>,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
@@ -169,7 +169,8 @@ async fn blocking<T: Send + 'static>(
     .await
 }
 
-/// Runs a command that looks at a flag, which Ctrl-C, SIGTERM and SIGHUP set; the second time they end it.
+/// Runs a command that polls a flag set by Ctrl-C, SIGTERM and SIGHUP; the second signal ends the
+/// program.
 fn stoppable(work: impl FnOnce(&AtomicBool) -> Result<(), Error>) -> Result<(), Error> {
     let stop = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&stop);
@@ -181,12 +182,12 @@ fn stoppable(work: impl FnOnce(&AtomicBool) -> Result<(), Error>) -> Result<(), 
     work(&stop)
 }
 
-fn on_interrupt(told: impl FnMut() + Send + 'static) -> Result<(), Error> {
-    ctrlc::set_handler(told)
+fn on_interrupt(handler: impl FnMut() + Send + 'static) -> Result<(), Error> {
+    ctrlc::set_handler(handler)
         .map_err(|e| Error::Setup { what: "handling Ctrl-C", source: std::io::Error::other(e) })
 }
 
-/// Runs a command that is told of Ctrl-C, SIGTERM and SIGHUP.
+/// Runs a command that is notified of Ctrl-C, SIGTERM and SIGHUP.
 fn started<T, F: Future<Output = Result<T, Error>>>(
     work: impl FnOnce(Arc<Notify>) -> F,
 ) -> Result<T, Error> {
@@ -196,15 +197,15 @@ fn started<T, F: Future<Output = Result<T, Error>>>(
     on_runtime(work(interrupted))
 }
 
-/// Runs a command that talks with a daemon.
+/// Runs a command that talks to a daemon.
 fn on_runtime<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    // One thread: a private daemon is told when the thread that started it ends.
+    // A single thread: a private daemon is notified when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|source| Error::Setup { what: "starting the I/O runtime", source })?;
     let result = runtime.block_on(work);
-    // What still blocks, such as reading from a terminal, is not waited for.
+    // Do not wait for blocking work such as reading from a terminal.
     runtime.shutdown_background();
     result
 }

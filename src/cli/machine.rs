@@ -1,10 +1,10 @@
-//! The state of the machine in a few lines, for `status` and `top`.
+//! State of the machine in a few lines, for `status` and `top`.
 
 use super::text;
 use api::Machine;
 use telemetry::Clock;
 
-/// Names and values; nothing where the machine tells nothing of its own, as most PCs.
+/// Rows of name and value; empty for a machine that reports nothing, such as most PCs.
 pub(super) fn rows(machine: &Machine) -> Vec<Vec<String>> {
     let parts = [
         ("board", board(machine)),
@@ -18,7 +18,7 @@ pub(super) fn rows(machine: &Machine) -> Vec<Vec<String>> {
         parts.into_iter().filter_map(|(name, value)| Some(vec![name.to_owned(), value?])).collect();
     if machine.orin && !machine.unread.is_empty() {
         let unread: Vec<&str> = machine.unread.iter().map(|unread| unread.what.as_str()).collect();
-        rows.push(vec!["not told".into(), format!("{} (--json says why)", unread.join(", "))]);
+        rows.push(vec!["unreadable".into(), format!("{} (see --json)", unread.join(", "))]);
     }
     rows
 }
@@ -31,7 +31,7 @@ fn board(machine: &Machine) -> Option<String> {
     Some(parts.join(", "))
 }
 
-/// The power mode, and what is drawn.
+/// Formats the power mode and the power draw.
 pub(super) fn power(machine: &Machine) -> Option<String> {
     let mut parts: Vec<String> = machine.power_mode.iter().map(ToString::to_string).collect();
     if let (Some(sms), Some(gpu)) = (machine.gpu.and_then(|gpu| gpu.sms()), machine.gpu) {
@@ -61,7 +61,7 @@ fn clocks(machine: &Machine) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// `612 of 1300 MHz, pinned`.
+/// Formats a clock: `612 of 1300 MHz, pinned`.
 pub(super) fn clock_text(clock: &Clock) -> String {
     let mhz = |hz: u64| format!("{:.0}", hz as f64 / 1e6);
     let now = clock.now_hz.map_or_else(|| "?".to_owned(), mhz);
@@ -73,7 +73,7 @@ pub(super) fn clock_text(clock: &Clock) -> String {
     format!("{now}{of} MHz{capped}{pinned}")
 }
 
-/// The hottest zones first.
+/// Formats the hottest zones first.
 fn heat(machine: &Machine) -> Option<String> {
     if !machine.orin {
         return None;
@@ -88,7 +88,7 @@ fn heat(machine: &Machine) -> Option<String> {
     Some(format!("{}{at}", each.join(", ")))
 }
 
-/// Alarms that are active, and events that happened; nothing when all is well.
+/// Formats active alarms and past events; `None` if there are none.
 pub(super) fn alarms(machine: &Machine) -> Option<String> {
     let alarms = machine.now.alarms.iter().filter_map(|alarm| match alarm.count {
         Some(0) => None,
@@ -99,7 +99,7 @@ pub(super) fn alarms(machine: &Machine) -> Option<String> {
     (machine.orin && !alarms.is_empty()).then(|| alarms.join(", "))
 }
 
-/// Memory as CPU and GPU share it.
+/// Formats the memory that CPU and GPU share.
 fn shared(machine: &Machine) -> Option<String> {
     let memory = &machine.memory;
     if !machine.orin {

@@ -1,4 +1,4 @@
-//! `orinctl models`, `load`, `unload`, `socket`.
+//! `orinctl models`, `load`, `unload` and `socket`.
 
 use std::fmt::Write as _;
 
@@ -18,10 +18,10 @@ pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(
         let mut loaded = models.loaded.as_ref().map_or_else(|| "nothing".into(), describe);
         for one in &models.residents {
             let what = one.model.as_ref().map_or_else(|| resident(one), describe);
-            let _ = write!(loaded, "\nbeside: {what}");
+            let _ = write!(loaded, "\nalso: {what}");
         }
         let row = |model: &Available| {
-            let size = model.bytes.map_or_else(|| "made when loaded".into(), text::bytes);
+            let size = model.bytes.map_or_else(|| "created on first load".into(), text::bytes);
             let why = model.why.as_ref().map(|why| format!("cannot be loaded: {why}"));
             vec![format!("  {}", printable(&model.model)), size, why.unwrap_or_default()]
         };
@@ -34,11 +34,11 @@ pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(
     })
 }
 
-/// Where the daemon's socket is, or would be, for other programs to connect to.
+/// Prints the path of the daemon's socket, for other programs to connect to.
 pub(super) fn socket(connection: &Connection) -> Result<(), Error> {
     match connection.client()?.daemon {
         Address::Socket(path) => text::print(&format!("{}\n", path.display())),
-        Address::Port { .. } => Err(Error::Usage("--tcp names a port, which has no socket".into())),
+        Address::Port { .. } => Err(Error::Usage("--tcp names a port, not a socket".into())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `orinctl parity --ops`: operations of tensors on devices, against what PyTorch computes.
+//! `orinctl parity --ops`: compares tensor operations of devices with PyTorch's results.
 
 use std::fmt::Write as _;
 
@@ -19,8 +19,7 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
         devices.push(match super::device::open(name, "auto", threads) {
             Ok(device) => {
                 live.message(format!("{} operations on {name}", ops.len()));
-                let tally =
-                    ops::run(&ops, &*device).map_err(|e| super::parity::parity(&e.into()))?;
+                let tally = ops::run(&ops, &*device).map_err(|e| Error::parity(&e.into()))?;
                 Tested { name: name.clone(), tally: Some(tally), reason: None }
             }
             Err(reason) => Tested { name: name.clone(), tally: None, reason: Some(reason) },
@@ -30,7 +29,7 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
     let failed: Vec<&str> = devices.iter().filter(|d| d.failed()).map(|d| &*d.name).collect();
     let verdict = match &failed[..] {
         [] if devices.iter().all(|device| device.tally.is_none()) => {
-            Err(Error::Parity("none of the devices can be used here".into()))
+            Err(Error::Parity("no device is usable here".into()))
         }
         [] => Ok(()),
         names => Err(Error::Parity(format!("{} beyond the tolerance", names.join(", ")))),
@@ -50,7 +49,7 @@ struct Document {
 struct Tested {
     name: String,
     tally: Option<Tally>,
-    /// Why it could not be opened.
+    /// Reason why the device could not be opened.
     reason: Option<String>,
 }
 
@@ -61,7 +60,7 @@ impl Tested {
 }
 
 impl Document {
-    /// A row for each category, a column for each device: passed / skipped / failed.
+    /// Formats a row per category and a column per device: passed / skipped / failed.
     fn table(&self) -> String {
         let tested = || self.devices.iter().filter_map(|d| Some((&d.name, d.tally.as_ref()?)));
         let mut rows =
@@ -92,7 +91,7 @@ impl Document {
         // Writing to a string cannot fail.
         for device in &self.devices {
             if let Some(reason) = &device.reason {
-                let _ = writeln!(out, "\n{}: not here, {reason}", device.name);
+                let _ = writeln!(out, "\n{}: not usable, {reason}", device.name);
             }
             for failure in device.tally.iter().flat_map(|tally| &tally.failures) {
                 let _ = writeln!(out, "\n{}: FAILED {failure}", device.name);

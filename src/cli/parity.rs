@@ -1,4 +1,5 @@
-//! `orinctl parity`: devices held against the reference, step by step and model by model; no daemon.
+//! `orinctl parity`: compares devices with the reference, step by step and on a whole model; no
+//! daemon.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,12 +15,12 @@ use device::{self, Device};
 use model::Model;
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
 use parity::case::{Case, Results};
-use parity::model::{Comparison, Failure, Task, Tolerance, Trace};
+use parity::model::{Comparison, Task, Tolerance, Trace};
 use parity::{case::noise, steps};
 
-/// The device whose numbers those of the one arithmetic are. Every other one that follows it is held to them by
-/// equality; to the reference, which has an arithmetic of its own, all are held by tolerance.
-const PAGE: &str = "cpu";
+/// Device that defines the bits of docs/numerics.md. Other devices that follow it must match
+/// exactly; against the reference, which rounds differently, all are compared within a tolerance.
+const EXACT: &str = "cpu";
 
 pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error> {
     if args.ops {
@@ -34,30 +35,30 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
 
     let live = terminal.spinner();
     live.message(format!("{} on {}", args.model, args.reference));
-    let expected = Trace::record(&*reference, &task, None).map_err(|e| parity(&e))?;
-    let cases = if args.no_steps { Vec::new() } else { Checked::all(&live)? };
-    let run = |device: &dyn Device| Ran::of(device, &task, &expected, &cases, &live);
+    let expected = Trace::record(&*reference, &task, None).map_err(|e| Error::parity(&e))?;
+    let cases = if args.no_steps { Vec::new() } else { ReferenceCase::all(&live)? };
+    let run = |device: &dyn Device| DeviceResults::of(device, &task, &expected, &cases, &live);
     let mut page = None;
     let mut devices = Vec::new();
     for name in &args.devices {
         devices.push(match super::device::open(name, "auto", threads) {
             Ok(device) => {
                 let ran = run(&*device)?;
-                let held = device.numerics().is_some() && name != PAGE;
+                let held = device.numerics().is_some() && name != EXACT;
                 if held && page.is_none() {
-                    let cpu = super::device::open(PAGE, "auto", threads).map_err(Error::Usage)?;
+                    let cpu = super::device::open(EXACT, "auto", threads).map_err(Error::Usage)?;
                     page = Some(run(&*cpu)?);
                 }
                 let beside = page.as_ref().filter(|_| held);
                 let model = ran.trace.compare(&expected, &tolerance);
                 let unequal = beside.and_then(|page| ran.trace.first_unequal(&page.trace));
-                let steps = groups(&cases, &ran, beside);
+                let steps = summarise(&cases, &ran, beside);
                 let passed = model.passed
                     && unequal.is_none()
                     && steps.values().all(|group| group.failed.is_empty());
                 let description = device.info().description;
-                let bits = beside.map(|_| Bits { page: PAGE, first_unequal: unequal });
-                if name == PAGE {
+                let bits = beside.map(|_| Bits { page: EXACT, first_unequal: unequal });
+                if name == EXACT {
                     page = Some(ran);
                 }
                 Tested::Compared { name: name.clone(), description, passed, steps, model, bits }
@@ -69,9 +70,9 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
     let compared = devices.iter().filter(|d| matches!(d, Tested::Compared { .. })).count();
     let failed: Vec<&str> = devices.iter().filter_map(Tested::failed).collect();
     let verdict = match (compared, &failed[..]) {
-        (0, _) => Err(Error::Parity("none of the devices can be used here".into())),
+        (0, _) => Err(Error::Parity("no device is usable here".into())),
         (_, []) => Ok(()),
-        (_, names) => Err(Error::Parity(format!("{} not as it should be", names.join(", ")))),
+        (_, names) => Err(Error::Parity(format!("mismatch on {}", names.join(", ")))),
     };
     let document = Document {
         model: &args.model,
@@ -86,7 +87,7 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
     verdict
 }
 
-/// What was asked for, or seeded tokens.
+/// Returns the prompts of the command line, or seeded tokens.
 fn prompts(args: &args::Parity, model: &Model) -> Result<Vec<Vec<u32>>, Error> {
     if args.prompts.is_empty() {
         let vocabulary = model.hyperparameters().vocabulary as f32;
@@ -105,74 +106,75 @@ fn prompts(args: &args::Parity, model: &Model) -> Result<Vec<Vec<u32>>, Error> {
     args.prompts.iter().map(encode).collect()
 }
 
-pub(super) fn parity(failure: &Failure) -> Error {
-    Error::Parity(errors::one_line(failure))
-}
-
-struct Checked {
+struct ReferenceCase {
     case: Case,
     expected: Results,
 }
 
-impl Checked {
+impl ReferenceCase {
     fn all(live: &Live) -> Result<Vec<Self>, Error> {
         let cases = steps::all()?;
         live.message(format!("{} steps on the reference", cases.len()));
         let run = |case: Case| {
             let expected = case.run(&device::reference::Reference);
-            Ok(Self { expected: expected.map_err(|e| parity(&e.into()))?, case })
+            Ok(Self { expected: expected.map_err(|e| Error::parity(&e.into()))?, case })
         };
         cases.into_iter().map(run).collect()
     }
 }
 
-/// What a device makes of everything.
-struct Ran {
-    /// Of each step; `None` where the device says that it does not take it.
+/// Results of one device.
+struct DeviceResults {
+    /// Results of each step; `None` if the device does not support it.
     steps: Vec<Option<Results>>,
     trace: Trace,
 }
 
-impl Ran {
+impl DeviceResults {
     fn of(
         device: &dyn Device,
         task: &Task<'_>,
         expected: &Trace,
-        cases: &[Checked],
+        cases: &[ReferenceCase],
         live: &Live,
     ) -> Result<Self, Error> {
         let name = device.info().name;
         live.message(format!("the model on {name}"));
-        let trace = Trace::record(device, task, Some(expected)).map_err(|e| parity(&e))?;
+        let trace = Trace::record(device, task, Some(expected)).map_err(|e| Error::parity(&e))?;
         live.message(format!("{} steps on {name}", cases.len()));
-        let step = |checked: &Checked| match checked.case.run(device) {
+        let step = |checked: &ReferenceCase| match checked.case.run(device) {
             Err(device::Error::Unsupported { .. }) => Ok(None),
-            got => Ok(Some(got.map_err(|e| parity(&e.into()))?)),
+            got => Ok(Some(got.map_err(|e| Error::parity(&e.into()))?)),
         };
         Ok(Self { steps: cases.iter().map(step).collect::<Result<_, Error>>()?, trace })
     }
 }
 
-/// All cases of a kind of step on one device.
+/// All cases of one kind of step on one device.
 #[derive(Default, Serialize)]
-struct Group {
+struct StepSummary {
     cases: usize,
-    /// Largest distance, in units of the result's root mean square, and the case.
+    /// Largest distance, in units of the result's root mean square, and its case.
     worst: f64,
     worst_case: String,
-    /// The tolerance of that case.
+    /// Tolerance of that case.
     tolerance: f64,
-    /// Cases that were held to the CPU's results by equality.
+    /// Number of cases compared with the CPU's results for equality.
     by_equality: usize,
     failed: Vec<String>,
-    /// Cases that the device says it does not take.
+    /// Number of cases that the device does not support.
     unsupported: usize,
 }
 
-/// A device's steps beside the reference's, and those of another device of its arithmetic.
-fn groups(cases: &[Checked], ran: &Ran, page: Option<&Ran>) -> BTreeMap<&'static str, Group> {
-    let mut groups: BTreeMap<&'static str, Group> = BTreeMap::new();
-    for (i, Checked { case, expected }) in cases.iter().enumerate() {
+/// Groups a device's steps, compared with the reference's and with those of another device of the
+/// same numerics.
+fn summarise(
+    cases: &[ReferenceCase],
+    ran: &DeviceResults,
+    page: Option<&DeviceResults>,
+) -> BTreeMap<&'static str, StepSummary> {
+    let mut groups: BTreeMap<&'static str, StepSummary> = BTreeMap::new();
+    for (i, ReferenceCase { case, expected }) in cases.iter().enumerate() {
         let group = groups.entry(case.group).or_default();
         let Some(got) = &ran.steps[i] else {
             group.unsupported += 1;
@@ -189,7 +191,7 @@ fn groups(cases: &[Checked], ran: &Ran, page: Option<&Ran>) -> BTreeMap<&'static
             if let Some(result) = steps::first_unequal(got, theirs) {
                 group
                     .failed
-                    .push(format!("{} ({result}: other bits than the {PAGE}'s)", case.name));
+                    .push(format!("{} ({result}: bits differ from the {EXACT}'s)", case.name));
             }
         }
         if group.cases == 1 || relative / case.tolerance > group.worst / group.tolerance {
@@ -219,9 +221,9 @@ enum Tested {
         name: String,
         description: String,
         passed: bool,
-        steps: BTreeMap<&'static str, Group>,
+        steps: BTreeMap<&'static str, StepSummary>,
         model: Comparison,
-        /// `None` where there is nothing to be equal to.
+        /// `None` if there is no device to compare with.
         bits: Option<Bits>,
     },
     Skipped {
@@ -230,12 +232,12 @@ enum Tested {
     },
 }
 
-/// The model's logits, held to those of another device of the same arithmetic.
+/// Exact comparison of the model's logits with another device of the same numerics.
 #[derive(Serialize)]
 struct Bits {
-    /// That device.
+    /// Name of the other device.
     page: &'static str,
-    /// The first step whose logits are others: prompt, step.
+    /// First step whose logits differ: prompt, step.
     first_unequal: Option<(usize, usize)>,
 }
 
@@ -276,7 +278,7 @@ impl Document<'_> {
                         Some(Bits { page, first_unequal: Some((prompt, step)) }) => writeln!(
                             out,
                             "logits are NOT the {page}'s: first at prompt {prompt}, step {step}; \
-                             `orinctl fingerprint` tells which part differs"
+                             `orinctl fingerprint` shows which part differs"
                         ),
                     };
                     writeln!(out, "{name}: {}", if *passed { "passed" } else { "FAILED" })
@@ -287,7 +289,7 @@ impl Document<'_> {
     }
 }
 
-fn step_table(groups: &BTreeMap<&'static str, Group>) -> String {
+fn step_table(groups: &BTreeMap<&'static str, StepSummary>) -> String {
     if groups.is_empty() {
         return String::new();
     }
@@ -297,7 +299,7 @@ fn step_table(groups: &BTreeMap<&'static str, Group>) -> String {
     for (name, group) in groups {
         let verdict = match (group.failed.len(), group.unsupported) {
             (0, 0) => group.worst_case.clone(),
-            (0, n) => format!("{} ({n} not taken)", group.worst_case),
+            (0, n) => format!("{} ({n} unsupported)", group.worst_case),
             (n, _) => format!("{n} FAILED: {}", group.failed.join("; ")),
         };
         rows.push(vec![
@@ -315,9 +317,9 @@ fn step_table(groups: &BTreeMap<&'static str, Group>) -> String {
 fn logits(model: &Comparison, tolerance: &Tolerance) -> String {
     let steps: usize = model.steps.iter().map(Vec::len).sum();
     let first = match model.first_difference {
-        None => "every token the same".into(),
+        None => "all tokens equal".into(),
         Some((prompt, step, margin)) => format!(
-            "first other token: prompt {prompt}, step {step}, where the reference's is ahead by {margin:.4}"
+            "first different token: prompt {prompt}, step {step}, where the reference leads by {margin:.4}"
         ),
     };
     let Comparison { max_error, mean_error, max_divergence, mean_divergence, .. } = model;

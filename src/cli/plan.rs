@@ -1,4 +1,4 @@
-//! `orinctl plan`: what one step of a model is made of and what it costs. Works on the file alone.
+//! `orinctl plan`: shows the steps of a model's plan and their cost, from the model file alone.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
         "context": bucket.context,
         "before": described(&before),
         "after": described(&after),
-        // None when an Orin's GPU cannot run the model.
+        // `None` if an Orin's GPU cannot run the model.
         "launches": launches.as_ref().ok().map(|all| all.iter().map(launch).collect::<Vec<_>>()),
     });
     if let Some(estimate) = &estimate {
@@ -77,13 +77,13 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
                 after.steps.len(),
                 before.steps.len()
             ),
-            Err(why) => writeln!(out, "\nNot for an Orin's GPU: {why}."),
+            Err(why) => writeln!(out, "\nNot supported by an Orin's GPU: {why}."),
         };
         out + &estimate.as_ref().map_or_else(String::new, Estimate::table)
     })
 }
 
-/// How many chains there are, and how many launches they have.
+/// Formats the number of QMD chains and the launches in them.
 fn chains(launches: &[gpu::Outline]) -> String {
     let lengths = || launches.chunk_by(|a, b| a.chain == b.chain).map(<[gpu::Outline]>::len);
     match (lengths().count(), lengths().min(), lengths().max()) {
@@ -94,9 +94,9 @@ fn chains(launches: &[gpu::Outline]) -> String {
     }
 }
 
-/// The file of a model: one that was pulled by this name, a synthetic one, which is made where it is not cached, or
-/// the name itself.
-pub(super) fn located(name: &str, terminal: &Terminal) -> Result<PathBuf, Error> {
+/// Returns the file of a model: a downloaded model, a synthetic one (created if not cached), or the
+/// path itself.
+pub(super) fn locate_model(name: &str, terminal: &Terminal) -> Result<PathBuf, Error> {
     if let Some(pulled) = pulled(name)? {
         return Ok(pulled);
     }
@@ -104,9 +104,9 @@ pub(super) fn located(name: &str, terminal: &Terminal) -> Result<PathBuf, Error>
     Ok(synthetic::locate(name, &mut |done, total| live.set(done, total, "making model"))?)
 }
 
-/// Opens a GGUF file or a synthetic model, which is made where it is not cached.
+/// Opens a GGUF file or a synthetic model, which is created if it is not cached.
 pub(super) fn open(name: &str, terminal: &Terminal) -> Result<Model, Error> {
-    let path = located(name, terminal)?;
+    let path = locate_model(name, terminal)?;
     Model::open(&path)
         .map_err(|error| Error::Model { model: name.to_owned(), error: Box::new(error) })
 }
@@ -151,24 +151,24 @@ fn amounts(cost: &Cost) -> String {
     format!("{weights} of weights, {kv} of KV cache, {other} of activations moved, {flop} flop")
 }
 
-/// One line of the table: a step, or the primitive steps of one composite together.
+/// One line of the table: a step, or all primitive steps of one composite.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct PlanLine {
     op: String,
     label: String,
     steps: usize,
     cost: Cost,
 }
 
-/// Layers (or what is outside them) whose lines are all the same.
+/// Layers (or everything outside them) with identical lines.
 #[derive(Debug, PartialEq, Eq)]
-struct Group {
+struct LayerGroup {
     layers: Vec<usize>,
-    lines: Vec<Line>,
+    lines: Vec<PlanLine>,
 }
 
 fn table(plan: &Plan, full: bool) -> String {
-    let groups = if full { every_step(plan) } else { alike(by_layer(plan)) };
+    let groups = if full { every_step(plan) } else { merge_equal(by_layer(plan)) };
     let mut rows = vec![
         ["", "step", "op", "weights", "KV", "activations", "flop"].map(str::to_owned).to_vec(),
     ];
@@ -196,7 +196,7 @@ fn table(plan: &Plan, full: bool) -> String {
     text::table(&rows, &[3, 4, 5, 6])
 }
 
-/// `layers 0-3, 7 (5 alike)`.
+/// Formats layer numbers: `layers 0-3, 7 (5 alike)`.
 fn title(layers: &[usize]) -> String {
     let Some(first) = layers.first() else { return String::new() };
     if layers.len() == 1 {
@@ -214,29 +214,29 @@ fn title(layers: &[usize]) -> String {
     format!("layers {} ({} alike)", runs.join(", "), layers.len())
 }
 
-/// Steps that run as one kernel as one line.
-fn every_step(plan: &Plan) -> Vec<Group> {
+/// Lists every step, with the steps of one kernel as one line.
+fn every_step(plan: &Plan) -> Vec<LayerGroup> {
     let line = |group: &plan::Group| {
         let steps = &plan.steps[group.steps.clone()];
-        Line {
+        PlanLine {
             op: group.name(plan),
             label: steps[0].label.clone(),
             steps: steps.len(),
             cost: steps.iter().map(|step| step.cost).sum(),
         }
     };
-    vec![Group { layers: Vec::new(), lines: schedule(plan).iter().map(line).collect() }]
+    vec![LayerGroup { layers: Vec::new(), lines: schedule(plan).iter().map(line).collect() }]
 }
 
-/// Consecutive steps of one layer as a group, steps of one composite as one line.
-fn by_layer(plan: &Plan) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+/// Groups consecutive steps by layer, with the steps of one composite as one line.
+fn by_layer(plan: &Plan) -> Vec<LayerGroup> {
+    let mut groups: Vec<LayerGroup> = Vec::new();
     let mut scope = None;
     for step in &plan.steps {
         let (layer, label) = place(&step.label);
         let layers: Vec<usize> = layer.into_iter().collect();
         if groups.last().is_none_or(|group| group.layers != layers) {
-            groups.push(Group { layers, lines: Vec::new() });
+            groups.push(LayerGroup { layers, lines: Vec::new() });
             scope = None;
         }
         let Some(group) = groups.last_mut() else { continue };
@@ -248,7 +248,7 @@ fn by_layer(plan: &Plan) -> Vec<Group> {
             _ => {
                 let composite = step.scope.and_then(|id| plan.scopes.get(id.0 as usize));
                 let op = composite.unwrap_or(&step.op).name();
-                group.lines.push(Line { op, label: label.into(), steps: 1, cost: step.cost });
+                group.lines.push(PlanLine { op, label: label.into(), steps: 1, cost: step.cost });
             }
         }
         scope = step.scope;
@@ -256,11 +256,11 @@ fn by_layer(plan: &Plan) -> Vec<Group> {
     groups
 }
 
-/// Layers with the same lines become one group, where the first of them stood.
-fn alike(groups: Vec<Group>) -> Vec<Group> {
-    let mut merged: Vec<Group> = Vec::new();
+/// Merges layers with identical lines into one group, at the position of the first.
+fn merge_equal(groups: Vec<LayerGroup>) -> Vec<LayerGroup> {
+    let mut merged: Vec<LayerGroup> = Vec::new();
     for group in groups {
-        let same = |other: &&mut Group| {
+        let same = |other: &&mut LayerGroup| {
             !group.layers.is_empty() && !other.layers.is_empty() && other.lines == group.lines
         };
         match merged.iter_mut().find(same) {
@@ -271,7 +271,7 @@ fn alike(groups: Vec<Group>) -> Vec<Group> {
     merged
 }
 
-/// `blk.3.attn_q` is `attn_q` of layer 3.
+/// Splits a label into layer and name: `blk.3.attn_q` is `attn_q` of layer 3.
 pub(super) fn place(label: &str) -> (Option<usize>, &str) {
     let of_layer = || {
         let (layer, rest) = label.strip_prefix("blk.")?.split_once('.')?;
@@ -280,7 +280,7 @@ pub(super) fn place(label: &str) -> (Option<usize>, &str) {
     of_layer().map_or((None, label), |(layer, rest)| (Some(layer), rest))
 }
 
-/// A plan for `--json`.
+/// Describes a plan for `--json`.
 fn described(plan: &Plan) -> Value {
     let names = |views: Vec<&View>| -> Vec<&str> {
         views.into_iter().map(|view| plan.buffer(view.buffer).name.as_str()).collect()
@@ -307,7 +307,7 @@ fn described(plan: &Plan) -> Value {
             "flops": total.flops,
         },
         "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
-        // Of which steps each kernel of a device that makes kernels of groups is.
+        // Steps of each generated kernel, for devices that generate kernels for groups.
         "groups": schedule(plan).iter().map(|group| group.steps.clone()).collect::<Vec<_>>(),
     })
 }
@@ -316,15 +316,15 @@ fn described(plan: &Plan) -> Value {
 mod tests {
     use super::*;
 
-    fn group(layers: &[usize], flops: u64) -> Group {
+    fn group(layers: &[usize], flops: u64) -> LayerGroup {
         let cost = Cost { flops, ..Cost::default() };
-        let line = Line { op: "x".into(), label: "y".into(), steps: 1, cost };
-        Group { layers: layers.to_vec(), lines: vec![line] }
+        let line = PlanLine { op: "x".into(), label: "y".into(), steps: 1, cost };
+        LayerGroup { layers: layers.to_vec(), lines: vec![line] }
     }
 
     #[test]
-    fn layers_alike_stand_together_though_they_do_not_follow_each_other() {
-        let merged = alike(vec![
+    fn equal_layers_are_merged_even_if_not_adjacent() {
+        let merged = merge_equal(vec![
             group(&[], 1),
             group(&[0], 5),
             group(&[1], 7),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_tell_the_layer() {
+    fn labels_contain_the_layer() {
         assert_eq!(place("blk.12.attn_q,k,v"), (Some(12), "attn_q,k,v"));
         assert_eq!(place("output"), (None, "output"));
         assert_eq!(place("blk.x.y"), (None, "blk.x.y"));

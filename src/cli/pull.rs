@@ -1,5 +1,5 @@
-//! `orinctl pull`: a model's files from a URL or a hub into the cache, and where one is that was pulled by its name.
-//! Names and transfers are [`fetch`]'s.
+//! `orinctl pull`: downloads a model from a URL or a hub into the cache, and finds a downloaded
+//! model by its name. [`fetch`] resolves names and transfers files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use super::error::Error;
 use super::terminal::{Live, Terminal};
 use super::text;
 
-/// Another hub's address, and a token for what not everyone may have: as all programs of the hub have them.
+/// Environment variables for another hub's address and for an access token, with the names that
+/// other hub clients use.
 const ENDPOINT: &str = "HF_ENDPOINT";
 const TOKEN: &str = "HF_TOKEN";
 
@@ -40,19 +41,23 @@ pub(super) async fn run(
     if json {
         text::json(&document)?;
     } else {
-        // In one piece, however narrow the terminal is.
+        // Unwrapped, so that other programs can read the path.
         text::print(&format!("{}\n", document.path))?;
     }
     let bytes = all.iter().map(|(_, fetched)| fetched.bytes).sum();
     let came: u64 = all.iter().map(|(_, fetched)| fetched.received).sum();
     let checked = all.iter().all(|(file, _)| file.is_checked());
-    let sum = if checked { ", SHA-256 as it should be" } else { "; no SHA-256 was given" };
-    let how = if came == 0 { "is there already" } else { "is there" };
-    terminal.say(&format!("{named} {how}: {}{sum}\nrun it: {}", text::bytes(bytes), document.run));
+    let sum = if checked { ", SHA-256 verified" } else { "; no SHA-256 known" };
+    let how = if came == 0 { "already downloaded" } else { "downloaded" };
+    terminal.print_line(&format!(
+        "{named} {how}, {}{sum}\nrun it: {}",
+        text::bytes(bytes),
+        document.run
+    ));
     Ok(())
 }
 
-/// All files of a model, one after the other.
+/// Downloads all files of a model, one after the other.
 fn pull(
     args: &args::Pull,
     name: &Name,
@@ -67,30 +72,29 @@ fn pull(
     let fetch = |(number, file): (usize, File)| {
         let live = terminal.bytes();
         let part = if count > 1 { format!(" {}/{count}", number + 1) } else { String::new() };
-        let fetched = client
-            .fetch(&file, args.force, &mut |progress| tell(&progress, &part, &live, terminal))?;
+        let fetched = client.fetch(&file, args.force, &mut |progress| {
+            show_progress(&progress, &part, &live, terminal);
+        })?;
         Ok((file, fetched))
     };
     files.into_iter().enumerate().map(fetch).collect()
 }
 
-fn tell(progress: &Progress, part: &str, live: &Live, terminal: &Terminal) {
+fn show_progress(progress: &Progress, part: &str, live: &Live, terminal: &Terminal) {
     match progress {
         Progress::Checking { done, total } => live.set(*done, *total, format!("checking{part}")),
         Progress::Receiving { done, total } => live.set(*done, *total, format!("pulling{part}")),
-        Progress::Notice(notice) => live.say(terminal, notice),
+        Progress::Notice(notice) => live.print_line(terminal, notice),
     }
 }
 
-/// Where pulled models lie: beside the synthetic ones.
+/// Cache directory of downloaded models, next to the synthetic ones.
 fn cache() -> PathBuf {
     synthetic::default_cache_dir().with_file_name("models")
 }
 
-/// The path of the model that was pulled by this name; `None` for a name that is no URL and not of the hub.
-///
-/// # Errors
-/// [`Error::NotPulled`].
+/// Returns the path of the model downloaded by this name; `None` if the name is neither a URL nor a
+/// hub name. Fails with [`Error::NotPulled`].
 pub(super) fn pulled(name: &str) -> Result<Option<PathBuf>, Error> {
     if !Name::is_remote(name) {
         return Ok(None);
@@ -99,7 +103,7 @@ pub(super) fn pulled(name: &str) -> Result<Option<PathBuf>, Error> {
     found.map(Some).ok_or_else(|| Error::NotPulled(name.to_owned()))
 }
 
-/// A word of a shell's command line.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=".contains(c);
     if word.chars().all(plain) {
@@ -109,13 +113,13 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// `--json`.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Document {
     name: String,
-    /// Of the file to load; of a split model the first.
+    /// Path of the file to load; for a split model, the first part.
     path: String,
-    /// A command that runs it.
+    /// Command that runs the model.
     run: String,
     files: Vec<Part>,
 }
@@ -126,7 +130,7 @@ struct Part {
     url: String,
     bytes: u64,
     sha256: Option<String>,
-    /// Bytes that had to come; 0 for a file that was there.
+    /// Number of bytes downloaded; 0 for a file that existed.
     received: u64,
 }
 

@@ -1,4 +1,5 @@
-//! `orinctl perplexity` and `orinctl kld`: how well models predict a text, one row each; no daemon.
+//! `orinctl perplexity` and `orinctl kld`: measures how well models predict a text, one row per
+//! model; no daemon.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,7 +23,7 @@ use model::{Model, mix};
 use plan::DType;
 use tegra_probe::runner;
 
-/// A text is in memory as a whole, and its tokens beside it.
+/// Size limit of a text: it is kept in memory together with its tokens.
 const LONGEST_TEXT: u64 = 256 << 20;
 
 pub(super) fn perplexity(
@@ -37,7 +38,7 @@ pub(super) fn perplexity(
         let measured = run.loaded(name, &model).and_then(|mut runner| {
             let mut cost = Mean::default();
             let live = terminal.steps();
-            let chunks = run.each(name, &text, |chunk| {
+            let chunks = run.for_each_chunk(name, &text, |chunk| {
                 run::perplexity(&mut runner, &text, chunk, &mut cost)?;
                 let so_far = cost.estimate().exp().mean;
                 live.set(chunk as u64 + 1, text.chunks() as u64, format!("perplexity {so_far:.4}"));
@@ -65,7 +66,7 @@ pub(super) fn divergence(
 ) -> Result<(), Error> {
     let run = Run::new(&args.on, terminal, stop)?;
     let (base, text) = run.model(&args.base, DType::F16)?;
-    // All that can be refused is refused before the first is measured.
+    // Reject everything that can be rejected before the first measurement.
     let mut models = Vec::new();
     for name in &args.models {
         let model = run.cached(name, args.on.kv_type)?;
@@ -86,14 +87,14 @@ pub(super) fn divergence(
         let measured = run.loaded(name, model).and_then(|mut runner| {
             let mut pairs = Pairs::default();
             let live = terminal.steps();
-            let chunks = run.each(name, &text, |chunk| {
+            let chunks = run.for_each_chunk(name, &text, |chunk| {
                 run::divergence(&mut base, &mut runner, &text, chunk, &mut pairs)?;
                 let so_far = pairs.divergence();
                 live.set(chunk as u64 + 1, text.chunks() as u64, format!("{name} KL {so_far:.5}"));
                 Ok(())
             })?;
             let count = pairs.count();
-            let found = Found::Divergence(Box::new(pairs.told()));
+            let found = Found::Divergence(Box::new(pairs.summarise()));
             Ok((found, run.counted(chunks, &text, count, &mut runner, name)?))
         });
         match measured {
@@ -107,7 +108,7 @@ pub(super) fn divergence(
     run.end(Some(told), rows, None)
 }
 
-/// What all models of a call have in common.
+/// Settings that all models of a run share.
 struct Run<'a> {
     args: &'a args::Predicted,
     terminal: &'a Terminal,
@@ -124,7 +125,7 @@ impl<'a> Run<'a> {
     ) -> Result<Self, Error> {
         let device = chosen(&args.backend, args.threads, args.cpu_isa.as_deref())?;
         if args.speed && device.info().name == "nv" && runner::this_machine().simulated {
-            let why = "--speed: a simulated GPU has a clock of its own, the host's says nothing";
+            let why = "--speed cannot be measured on a simulated GPU, which has its own clock";
             return Err(Error::Usage(why.into()));
         }
         Ok(Self { args, terminal, stop, device, content: read(&args.text)? })
@@ -142,7 +143,7 @@ impl<'a> Run<'a> {
         Ok((model, text))
     }
 
-    /// A model with its keys and values in a type.
+    /// Opens a model with this KV cache type.
     fn cached(&self, name: &str, cache: DType) -> Result<Model, Error> {
         let model = open(name, self.terminal)?.cached_in(cache);
         model.map_err(|error| Error::Usage(format!("--kv-type: {name}: {error}")))
@@ -158,8 +159,8 @@ impl<'a> Run<'a> {
             .map_err(|error| failed(name, error))
     }
 
-    /// Does the text's chunks until it is stopped; how many were done.
-    fn each(
+    /// Evaluates the chunks of the text until stopped; returns the number of finished chunks.
+    fn for_each_chunk(
         &self,
         name: &str,
         text: &Text,
@@ -192,7 +193,7 @@ impl<'a> Run<'a> {
         Ok(Counted { chunks, complete, scored, speeds })
     }
 
-    /// Prints what there is, and says how it ended.
+    /// Prints the results so far and returns the error.
     fn end(&self, base: Option<Base>, rows: Vec<Row>, error: Option<Error>) -> Result<(), Error> {
         let document = Document {
             text: self.args.text.display().to_string(),
@@ -224,14 +225,14 @@ fn read(file: &Path) -> Result<String, Error> {
     opened.take(LONGEST_TEXT + 1).read_to_end(&mut content).map_err(cannot)?;
     if content.len() as u64 > LONGEST_TEXT {
         let limit = LONGEST_TEXT >> 20;
-        return Err(bad(format!("is longer than {limit} MiB, which is all that is read; cut it")));
+        return Err(bad(format!("is larger than {limit} MiB; shorten it")));
     }
     if content.is_empty() {
         return Err(bad("is empty".into()));
     }
     String::from_utf8(content).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        bad(format!("is not UTF-8 from its byte {at} on; `iconv -t UTF-8` converts a text"))
+        bad(format!("is not UTF-8 at byte {at}; convert it with `iconv -t UTF-8`"))
     })
 }
 
@@ -239,7 +240,7 @@ fn bytes(model: &Model) -> u64 {
     model.gguf().tensors().iter().map(|tensor| tensor.bytes).sum()
 }
 
-/// `--json`.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Document {
     text: String,
@@ -261,7 +262,7 @@ struct Base {
 struct Row {
     model: String,
     r#type: &'static str,
-    /// Of all tensors.
+    /// Bytes of all tensors.
     bytes: u64,
     bits_per_weight: f64,
     #[serde(flatten)]
@@ -280,11 +281,11 @@ enum Found {
 #[derive(Serialize)]
 struct Counted {
     chunks: usize,
-    /// False where it was stopped.
+    /// False if the run was stopped.
     complete: bool,
-    /// Tokens that were scored.
+    /// Number of scored tokens.
     scored: u64,
-    /// Tokens per second of decoding, sample by sample.
+    /// Decode speed in tokens per second, per sample.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     speeds: Vec<f64>,
 }
@@ -348,7 +349,7 @@ impl Document {
         let named = |head: &[&str]| head.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let mut rows = vec![named(&head)];
         rows.extend(self.models.iter().map(Row::cells));
-        // Where no speed was asked for there is no column of dashes.
+        // Hide the speed column if no speed was measured.
         if self.models.iter().all(|row| row.counted.speeds.is_empty()) {
             rows.iter_mut().for_each(|row| drop(row.pop()));
         }
@@ -359,7 +360,8 @@ impl Document {
         out
     }
 
-    /// The tail of each model's divergences, and what its perplexity is over the base's.
+    /// Formats the percentiles of each model's divergence, and its perplexity relative to the
+    /// base's.
     fn percentiles(&self) -> String {
         let head = ["model", "perplexity / base", "KL 50 %", "90 %", "99 %", "99.9 %", "max"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];

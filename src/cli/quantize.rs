@@ -1,5 +1,5 @@
-//! `orinctl quantize`: a model's file in another type of weights. Checks what could go wrong before anything is
-//! written; the work is [`model::quantise`]'s.
+//! `orinctl quantize`: converts a model file to another weight type. Checks its arguments before
+//! writing anything; [`model::quantise`] does the work.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::args;
 use super::error::Error;
-use super::plan::located;
+use super::plan::locate_model;
 use super::terminal::Terminal;
 use super::text;
 use model::gguf::Gguf;
@@ -25,7 +25,7 @@ pub(super) fn run(
     terminal: &Terminal,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let path = located(&args.input, terminal)?;
+    let path = locate_model(&args.input, terminal)?;
     let failed = |error: quantise::Error| match error {
         quantise::Error::Stopped => Error::Interrupted,
         error => Error::Quantise { model: args.input.clone(), error: Box::new(error) },
@@ -47,7 +47,7 @@ pub(super) fn run(
     text::show(&document, args.json, Document::table)
 }
 
-/// Refuses a place where the file cannot or must not be.
+/// Rejects an output path that cannot or must not be written.
 fn check(args: &args::Quantize, input: &Gguf, bytes: u64) -> Result<(), Error> {
     let bad = |why: String| Err(Error::Output { file: args.output.clone(), why });
     let folder = match args.output.parent() {
@@ -55,12 +55,12 @@ fn check(args: &args::Quantize, input: &Gguf, bytes: u64) -> Result<(), Error> {
         _ => Path::new("."),
     };
     if args.output.file_name().is_none() || args.output.is_dir() {
-        return bad("is a directory; a file's name is needed".into());
+        return bad("is a directory; expected a file name".into());
     }
     let identity = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
     if let Some(there) = identity(&args.output) {
         if input.paths().any(|path| identity(path) == Some(there)) {
-            return bad("is the input, which is read while the output is written".into());
+            return bad("is the input file, which is still being read".into());
         }
         if !args.force && !args.dry_run {
             return bad("exists already; --force replaces it".into());
@@ -73,7 +73,7 @@ fn check(args: &args::Quantize, input: &Gguf, bytes: u64) -> Result<(), Error> {
     let free = system.blocks_available().saturating_mul(system.fragment_size());
     if free < bytes && !args.dry_run {
         return bad(format!(
-            "takes {}, {} are free in {}",
+            "needs {}, but {} are free in {}",
             text::bytes(bytes),
             text::bytes(free),
             folder.display()
@@ -82,7 +82,7 @@ fn check(args: &args::Quantize, input: &Gguf, bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// `--json`.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Document {
     input: String,
@@ -90,10 +90,10 @@ struct Document {
     r#type: &'static str,
     dry_run: bool,
     input_type: &'static str,
-    /// Of the files.
+    /// Size of the files.
     input_bytes: u64,
     output_bytes: u64,
-    /// Of all tensors of the output.
+    /// Bits per weight over all output tensors.
     bits_per_weight: f64,
     tensors: Vec<Tensor>,
 }
@@ -138,7 +138,7 @@ impl Document {
             let (count, bytes, names) = groups.entry((tensor.from, tensor.to)).or_default();
             *count += 1;
             *bytes += tensor.bytes;
-            // blk.3.attn_q.weight is one of many.
+            // `blk.3.attn_q.weight` is one of many layers.
             let name = super::plan::place(&tensor.name).1.trim_end_matches(".weight");
             if !names.contains(&name) {
                 names.push(name);

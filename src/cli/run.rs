@@ -1,4 +1,4 @@
-//! `orinctl run`: an ONNX network for inputs out of files, on a device of this process or by the daemon.
+//! `orinctl run`: runs an ONNX network on inputs from files, in this process or in the daemon.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::text;
 use api::{RunAnswer, RunInput, RunOutput, RunRequest, route};
 use errors::one_line;
 
-/// Values of an output that a table shows.
+/// Number of values of an output that the table shows.
 const SHOWN: usize = 6;
 
 pub(super) fn run(
@@ -36,15 +36,15 @@ pub(super) fn run(
     let inputs = inputs(&model, args)?;
     if inputs.is_empty() && !model.inputs().is_empty() {
         drop(live);
-        return text::show(&About::of(&model), args.json, About::table);
+        return text::show(&Description::of(&model), args.json, Description::table);
     }
     let ran = if args.daemon {
-        on_runtime(asked(connection, args, &model, path, &inputs, &live))?
+        on_runtime(run_in_daemon(connection, args, &model, path, &inputs, &live))?
     } else {
-        here(args, path, &model, &inputs, &live)?
+        run_here(args, path, &model, &inputs, &live)?
     };
     drop(live);
-    let Ran { device, prepare_ms, mut times, answers } = ran;
+    let Runs { device, prepare_ms, mut times, answers } = ran;
     times.sort_unstable_by(f64::total_cmp);
     if let Some(dir) = &args.output {
         write(dir, &answers)?;
@@ -63,25 +63,25 @@ fn wrong(path: &Path) -> impl Fn(onnx::Error) -> Error {
     move |error| Error::Network { model: path.to_owned(), why: one_line(&error) }
 }
 
-/// What came of some runs.
-struct Ran {
+/// Result of several runs.
+struct Runs {
     device: String,
-    /// Nothing where the daemon did that.
+    /// `None` if the daemon prepared the network.
     prepare_ms: Option<f64>,
-    /// Milliseconds of each.
+    /// Milliseconds of each run.
     times: Vec<f64>,
-    /// Of the last one.
+    /// Outputs of the last run.
     answers: BTreeMap<String, Array>,
 }
 
-/// In this process.
-fn here(
+/// Runs the network in this process.
+fn run_here(
     args: &args::Run,
     path: &Path,
     model: &Model,
     inputs: &BTreeMap<String, Array>,
     live: &Live,
-) -> Result<Ran, Error> {
+) -> Result<Runs, Error> {
     let backend = args.backend.as_deref().unwrap_or("cpu");
     let device = chosen(backend, args.threads, args.cpu_isa.as_deref())?;
     live.message(format!("{}: preparing on {backend}", path.display()));
@@ -97,18 +97,18 @@ fn here(
         answers = network.run(inputs).map_err(wrong(path))?;
         times.push(milliseconds(start.elapsed()));
     }
-    Ok(Ran { device: device.info().description, prepare_ms, times, answers })
+    Ok(Runs { device: device.info().description, prepare_ms, times, answers })
 }
 
-/// By the daemon.
-async fn asked(
+/// Runs the network in the daemon.
+async fn run_in_daemon(
     connection: &Connection,
     args: &args::Run,
     model: &Model,
     path: &Path,
     inputs: &BTreeMap<String, Array>,
     live: &Live,
-) -> Result<Ran, Error> {
+) -> Result<Runs, Error> {
     let client = connection.client()?;
     let input = |(name, array): (&String, &Array)| {
         let bytes: Vec<u8> = array.values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -119,7 +119,7 @@ async fn asked(
         model: connection.model(&path.display().to_string())?,
         inputs: inputs.iter().map(input).collect(),
         backend: args.backend.clone(),
-        // JSON knows no infinities.
+        // JSON cannot represent infinities.
         encoding_format: Some("base64".into()),
     };
     let (mut times, mut last) = (Vec::new(), None);
@@ -134,30 +134,30 @@ async fn asked(
     let declared = model.outputs();
     let mut answers = BTreeMap::new();
     for (name, RunOutput { shape, values, .. }) in outputs {
-        let told = |what: &str| {
+        let invalid = |what: &str| {
             let why = format!("the daemon's answer: output {name}, {what}; is it this version?");
             Error::Network { model: path.to_owned(), why }
         };
         let output = declared.iter().find(|output| output.name == name);
-        let elem = output.ok_or_else(|| told("which the file does not have"))?.elem;
+        let elem = output.ok_or_else(|| invalid("which is not in the file"))?.elem;
         let bytes = values.as_str().and_then(|text| STANDARD.decode(text).ok());
-        let bytes = bytes.ok_or_else(|| told("values that are no base 64"))?;
+        let bytes = bytes.ok_or_else(|| invalid("values that are not base64"))?;
         let (values, rest) = bytes.as_chunks::<4>();
         let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
         if !rest.is_empty() || count != Some(values.len()) {
-            return Err(told(&format!("{} bytes for the shape {shape:?}", bytes.len())));
+            return Err(invalid(&format!("{} bytes for the shape {shape:?}", bytes.len())));
         }
         let values = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         answers.insert(name, Array { elem, shape, values });
     }
-    Ok(Ran { device, prepare_ms: None, times, answers })
+    Ok(Runs { device, prepare_ms: None, times, answers })
 }
 
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Inputs out of files, and those that are filled by their shapes.
+/// Reads inputs from files, and fills those given by shape.
 fn inputs(model: &Model, args: &args::Run) -> Result<BTreeMap<String, Array>, Error> {
     let declared = model.inputs();
     let elem = |name: &str| {
@@ -180,7 +180,7 @@ fn inputs(model: &Model, args: &args::Run) -> Result<BTreeMap<String, Array>, Er
         let shape = extents(name, shape)?;
         let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
         let Some(count) = count.filter(|count| *count < 1 << 31) else {
-            return Err(Error::Usage(format!("--shape {name}: 2^31 elements or more")));
+            return Err(Error::Usage(format!("--shape {name}: 2^31 or more elements")));
         };
         let mut values = nn::init::unit(1, count);
         if !elem(name).is_float() {
@@ -191,11 +191,11 @@ fn inputs(model: &Model, args: &args::Run) -> Result<BTreeMap<String, Array>, Er
     Ok(all)
 }
 
-/// The shape that `--shape` says.
+/// Parses the shape of `--shape`.
 pub(super) fn extents(name: &str, shape: &str) -> Result<Vec<usize>, Error> {
     let extents = shape.split(',').map(|n| n.trim().parse()).collect::<Result<Vec<usize>, _>>();
     extents.map_err(|_| {
-        Error::Usage(format!("--shape {name}={shape}: extents with commas between, as 1,3,224,224"))
+        Error::Usage(format!("--shape {name}={shape}: expected dimensions such as 1,3,224,224"))
     })
 }
 
@@ -203,7 +203,7 @@ fn write(dir: &Path, answers: &BTreeMap<String, Array>) -> Result<(), Error> {
     let failed = |file: &Path, source| Error::Write { file: file.to_owned(), source };
     std::fs::create_dir_all(dir).map_err(|source| failed(dir, source))?;
     for (name, array) in answers {
-        // Exporters write paths as names.
+        // Exporters use paths as names.
         let file = dir.join(name.replace(['/', '\\'], "_") + ".npy");
         let Array { shape, values, .. } = array.clone();
         nn::files::write_npy(&file, &nn::files::Array { shape, values })
@@ -212,24 +212,24 @@ fn write(dir: &Path, answers: &BTreeMap<String, Array>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a network is, where no input is given.
+/// Description of a network, printed if no input is given.
 #[derive(Serialize)]
-struct About {
+struct Description {
     opset: i64,
     producer: String,
-    inputs: Vec<Line>,
-    outputs: Vec<Line>,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
     operators: BTreeMap<String, usize>,
 }
 
 #[derive(Serialize)]
-struct Line {
+struct Port {
     name: String,
     elem: &'static str,
     shape: String,
 }
 
-impl Line {
+impl Port {
     fn of(declared: Declared) -> Self {
         let extent = |extent: Extent| match extent {
             Extent::Of(n) => n.to_string(),
@@ -244,14 +244,14 @@ impl Line {
     }
 }
 
-impl About {
+impl Description {
     fn of(model: &Model) -> Self {
         let operators = model.operators().into_iter().map(|(op, n)| (op.to_owned(), n)).collect();
         Self {
             opset: model.opset(),
             producer: model.producer().to_owned(),
-            inputs: model.inputs().into_iter().map(Line::of).collect(),
-            outputs: model.outputs().into_iter().map(Line::of).collect(),
+            inputs: model.inputs().into_iter().map(Port::of).collect(),
+            outputs: model.outputs().into_iter().map(Port::of).collect(),
             operators,
         }
     }
@@ -271,7 +271,7 @@ impl About {
             format!(", by {}", self.producer)
         };
         format!(
-            "opset {}{by}\n\n{}\n{}\n\nGive its inputs with --input NAME=FILE.npy, or their shapes with --shape.\n",
+            "opset {}{by}\n\n{}\n{}\n\nPass inputs with --input NAME=FILE.npy, or their shapes with --shape.\n",
             self.opset,
             text::columns(&rows, &[]),
             operators.join(", ")
@@ -282,10 +282,10 @@ impl About {
 #[derive(Serialize)]
 struct Document {
     device: String,
-    /// Left out where the daemon did that.
+    /// Omitted if the daemon prepared the network.
     #[serde(skip_serializing_if = "Option::is_none")]
     prepare_ms: Option<f64>,
-    /// The median.
+    /// Median of all runs.
     run_ms: f64,
     runs: u32,
     outputs: BTreeMap<String, Output>,

@@ -1,5 +1,5 @@
-//! `orinctl bench --serve`: sends the requests that [`analysis::serving`] draws, at the times that it draws,
-//! and hands back their times.
+//! `orinctl bench --serve`: sends the requests that [`analysis::serving`] generated, at their
+//! planned times, and records when each token arrives.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,25 +21,27 @@ use api::client::{self, Client, Timed};
 use compare::random;
 use errors::one_line;
 
-/// How long a client of a closed loop waits after a failure: a refusal comes at once, and so would the next.
+/// Pause of a closed-loop client after a failure: a rejection is immediate, and so would be the
+/// next.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Answers are waited for as long again as requests were sent, at least this long.
+/// Minimum wait for answers after the last request, in seconds; otherwise as long as requests were
+/// sent.
 const PATIENCE: f64 = 30.0;
-/// Requests under way at once, and slots of a private daemon, where nothing is said.
+/// Default number of concurrent requests and of slots of a private daemon.
 const CLIENTS: usize = 4;
 const CLIENTS_OF_RATE: usize = 256;
 const SLOTS: usize = 16;
 
-/// The number of the long prompt; no other request comes to it.
+/// Number of the long prompt; no other request reaches it.
 const LONG: u32 = u32::MAX;
 
-/// Who is asked, and for what.
+/// Server under test and its request parameters.
 struct Target {
     client: Client,
     model: String,
     owner: String,
     vocabulary: usize,
-    /// Of the prompts: new in each run, so that no cache of an earlier one answers.
+    /// Part of every prompt, new in each run, so that no prefix cache of an earlier run applies.
     nonce: u64,
 }
 
@@ -85,7 +87,7 @@ pub(super) async fn run(
     }
     if let Some(gone) = ended.gone {
         return Err(Error::Serving(format!(
-            "the server went away after {:.1} s, and nothing was sent any more: {gone}",
+            "the server closed its socket after {:.1} s, later requests were not sent: {gone}",
             found.elapsed
         )));
     }
@@ -97,7 +99,7 @@ pub(super) async fn run(
     }
 }
 
-/// The server that was named, the daemon, or a private one, which lives as long as the session.
+/// Opens the named server, the daemon, or a private daemon that lives as long as the session.
 async fn open(
     connection: &Connection,
     args: &args::Bench,
@@ -109,7 +111,7 @@ async fn open(
     if let Some(server) = &args.serve.server {
         if connection.socket.is_some() || connection.is_remote() {
             return Err(Error::Usage(
-                "--server names another server than --socket and --tcp do; give one of them".into(),
+                "--server conflicts with --socket and --tcp; give one of them".into(),
             ));
         }
         let client = Connection {
@@ -122,7 +124,7 @@ async fn open(
         let first = &models["data"][0];
         let named = args.model.model.as_deref().or(first["id"].as_str());
         let model = named.map(str::to_owned).ok_or_else(|| {
-            Error::Serving(format!("{server} names no model in /v1/models; -m names one"))
+            Error::Serving(format!("{server} lists no model in /v1/models; name one with -m"))
         })?;
         let owner = first["owned_by"].as_str().unwrap_or_default().to_owned();
         let vocabulary = args.serve.vocabulary as usize;
@@ -136,7 +138,7 @@ async fn open(
     let model = &session.model;
     if load.context() > model.context {
         return Err(Error::Usage(format!(
-            "the longest prompt and answer are {} tokens, a slot of {} holds {}; --prompt-lengths and --answer-lengths make them shorter",
+            "the longest prompt and answer need {} tokens, a slot of {} has {}; shorten them with --prompt-lengths and --answer-lengths",
             load.context(),
             model.id,
             model.context
@@ -159,14 +161,16 @@ impl Target {
             "model": self.model, "prompt": prompt, "max_tokens": request.answer_tokens,
             "temperature": 0, "stream": true, "stream_options": { "include_usage": true },
         });
-        // Not in OpenAI's API, which refuses what it does not know: for those known to have it.
+        // An extension of OpenAI's API, which rejects unknown fields: only for servers that support
+        // it.
         if ["orind", "llamacpp", "vllm", "sglang"].contains(&self.owner.as_str()) {
             body["ignore_eos"] = true.into();
         }
         body
     }
 
-    /// Sends a request, and fills in what came of it. True when nobody listens any more.
+    /// Sends a request and records its result; returns true if the server no longer accepts
+    /// connections.
     async fn ask(&self, i: u32, begin: Instant, request: &mut Request) -> bool {
         let body = self.body(i, request);
         let mut timed = Timed::default();
@@ -206,22 +210,41 @@ fn failure(error: &client::Error) -> Failure {
     Failure { kind, message: one_line(error), status }
 }
 
-struct Ended {
+struct LoadResult {
     requests: Vec<Request>,
     long: Option<Request>,
     unfinished: u64,
     interrupted: bool,
-    /// Why nothing was sent any more.
+    /// Reason why no more requests were sent.
     gone: Option<String>,
 }
 
-/// Sends the load to its end, or until nobody listens, or until it is interrupted.
+/// Sends a request in a task of its own. With `pause`, the task waits after a failure.
+fn spawn(
+    under_way: &mut JoinSet<(u32, Request, bool)>,
+    target: &Arc<Target>,
+    begin: Instant,
+    (i, mut request): (u32, Request),
+    pause: bool,
+) {
+    let target = Arc::clone(target);
+    under_way.spawn(async move {
+        let gone = target.ask(i, begin, &mut request).await;
+        if pause && request.failure.is_some() {
+            tokio::time::sleep(PAUSE).await;
+        }
+        (i, request, gone)
+    });
+}
+
+/// Sends all requests, until the end of the load, until the server stops listening, or until
+/// interrupted.
 async fn drive(
     target: &Arc<Target>,
     load: &Load,
     interrupted: &Notify,
     terminal: &Terminal,
-) -> Ended {
+) -> LoadResult {
     let live = terminal.steps();
     let arrivals = load.arrivals();
     let begin = Instant::now();
@@ -230,8 +253,13 @@ async fn drive(
     let closed = arrivals.is_none();
     let mut under_way: JoinSet<(u32, Request, bool)> = JoinSet::new();
     let mut sent: BTreeMap<u32, Request> = BTreeMap::new();
-    let mut ended =
-        Ended { requests: Vec::new(), long: None, unfinished: 0, interrupted: false, gone: None };
+    let mut ended = LoadResult {
+        requests: Vec::new(),
+        long: None,
+        unfinished: 0,
+        interrupted: false,
+        gone: None,
+    };
     let mut next = 0u32;
     let mut long = load.long;
     loop {
@@ -239,36 +267,24 @@ async fn drive(
         if let Some(prompt_tokens) = long.take_if(|_| now >= load.long_arrival()) {
             let planned = load.long_arrival();
             let answer_tokens = Load::LONG_ANSWER;
-            let mut request =
+            let request =
                 Request { prompt_tokens, answer_tokens, planned, sent: now, ..Request::default() };
-            let target = Arc::clone(target);
-            under_way.spawn(async move {
-                let gone = target.ask(LONG, begin, &mut request).await;
-                (LONG, request, gone)
-            });
+            spawn(&mut under_way, target, begin, (LONG, request), false);
         }
-        // When the next one is to be sent, where there is one.
+        // Planned time of the next request, if any.
         let planned = match &arrivals {
             _ if ended.gone.is_some() => None,
             Some(times) => times.get(next as usize).copied(),
             None => (now < load.seconds).then_some(now),
         };
-        // The long prompt has a client of its own.
+        // The long prompt has its own client.
         let free = sent.len() < load.clients;
         if let Some(planned) = planned.filter(|planned| free && *planned <= now) {
             let (prompt_tokens, answer_tokens) = load.lengths(next);
             let request =
                 Request { prompt_tokens, answer_tokens, planned, sent: now, ..Request::default() };
             sent.insert(next, request.clone());
-            let (target, i) = (Arc::clone(target), next);
-            under_way.spawn(async move {
-                let mut request = request;
-                let gone = target.ask(i, begin, &mut request).await;
-                if closed && request.failure.is_some() {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                (i, request, gone)
-            });
+            spawn(&mut under_way, target, begin, (next, request), closed);
             next += 1;
             continue;
         }
@@ -289,7 +305,7 @@ async fn drive(
                 return ended;
             }
             Some(joined) = under_way.join_next() => {
-                // A task that panicked stays among those that were sent.
+                // A task that panicked stays in `sent`.
                 if let Ok((i, request, gone)) = joined {
                     sent.remove(&i);
                     if gone {
@@ -303,8 +319,8 @@ async fn drive(
             }
             () = sleep_until(at(arrival.min(deadline))), if now < deadline => {}
             () = std::future::ready(()), if now >= deadline => {
-                let message = format!("not done {:.0} s after the last was sent", deadline - load.seconds);
-                // Those that no client was free for have failed no less.
+                let message = format!("not done {:.0} s after the last request was sent", deadline - load.seconds);
+                // Requests that no client was free to send have failed too.
                 let unsent = arrivals.iter().flatten().skip(next as usize);
                 let unsent = unsent.map(|&planned| Request { planned, sent: now, ..Request::default() });
                 for request in std::mem::take(&mut sent).into_values().chain(unsent) {
@@ -318,8 +334,8 @@ async fn drive(
     }
 }
 
-/// One line per request, as AIPerf 0.13 writes and reads them (`profile_export.jsonl`, its
-/// `MetricRecordInfo`). Its times count from the sending; the planned arrival is `credit_issued_ns`.
+/// Formats one line per request like AIPerf 0.13 (`profile_export.jsonl`, its `MetricRecordInfo`).
+/// Its times start at sending; the planned arrival is `credit_issued_ns`.
 fn aiperf(found: &Serving, begin: SystemTime) -> String {
     let since = begin.duration_since(UNIX_EPOCH).unwrap_or_default();
     let ns = |seconds: f64| (since + Duration::from_secs_f64(seconds)).as_nanos() as u64;
@@ -360,7 +376,7 @@ fn aiperf(found: &Serving, begin: SystemTime) -> String {
     found.requests.iter().enumerate().map(line).collect()
 }
 
-/// `500ms`, `2s`, `1.5s`.
+/// Parses a time: `500ms`, `2s`, `1.5s`.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.strip_suffix("ms") {
         Some(number) => (number, 1e-3),
@@ -368,21 +384,19 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
     };
     let seconds = number.parse::<f64>().ok().map(|number| number * unit);
     let seconds = seconds.filter(|seconds| (1e-6..=86400.0).contains(seconds));
-    seconds
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "a time is needed, such as 500ms or 2s".into())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected a time such as 500ms or 2s".into())
 }
 
-/// A number of clients; each has a connection.
+/// Parses a number of clients; each uses one connection.
 pub(super) fn clients(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=10_000).contains(count));
-    count.ok_or_else(|| "a whole number from 1 to 10000 is needed".into())
+    count.ok_or_else(|| "expected a whole number from 1 to 10000".into())
 }
 
-/// A rate above 0.
+/// Parses a rate above 0.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| (1e-3..=1e5).contains(rate));
-    rate.ok_or_else(|| "a number from 0.001 to 100000 is needed".into())
+    rate.ok_or_else(|| "expected a number from 0.001 to 100000".into())
 }
 
 #[cfg(test)]
@@ -390,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_rates_are_read_as_written() {
+    fn times_and_rates_are_parsed() {
         assert_eq!(time("500ms").unwrap(), Duration::from_millis(500));
         assert_eq!(time("1.5s").unwrap(), time("1.5").unwrap());
         for text in ["", "ms", "-1s", "0", "2h", "NaN", "inf"] {

@@ -1,4 +1,4 @@
-//! The daemon that a command works with: the one on the socket, or a private one.
+//! Connection of a command to a daemon: the one on the socket, or a private one.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use api::client::private::{self, Private};
 use api::client::{self, Client};
 use api::{LoadRequest, Model, State};
 
-/// Measured and run where nobody names a model: small enough for any machine.
+/// Default model: small enough for any machine.
 pub(super) const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b:q8_0";
 
-/// Room that a private daemon reserves.
+/// Slots and context that a private daemon reserves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) slots: usize,
-    /// Tokens per slot; `None` leaves it to the daemon.
+    /// Tokens per slot; `None` uses the daemon's default.
     pub(super) context: Option<usize>,
 }
 
@@ -26,23 +26,24 @@ pub(super) struct Session {
     pub(super) client: Client,
     pub(super) private: Option<Private>,
     pub(super) model: Model,
-    /// From the start of a private daemon to its model being ready.
+    /// Time from the start of a private daemon until its model was ready.
     pub(super) loaded_after: Option<Duration>,
-    /// The synthetic model's file had to be made first.
+    /// True if the synthetic model's file was created first.
     pub(super) synthesised: bool,
-    /// The model is one beside the daemon's first.
+    /// True if the model is an additional one, not the daemon's first.
     pub(super) beside: bool,
 }
 
-/// A daemon, whatever it has loaded.
+/// A daemon, independent of its loaded model.
 pub(super) struct Daemon {
     pub(super) client: Client,
-    /// Lives as long as this.
+    /// Stops the private daemon on drop.
     pub(super) _private: Option<Private>,
 }
 
 impl Daemon {
-    /// The one on the socket; where none is there, or a private one is wanted, a private one without a model.
+    /// Connects to the daemon on the socket; without one, or if `private` is set, starts a private
+    /// daemon without a model.
     pub(super) async fn open(connection: &Connection, private: bool) -> Result<Self, Error> {
         if !private {
             let client = connection.client()?;
@@ -58,7 +59,7 @@ impl Daemon {
 }
 
 impl Session {
-    /// Connects to the daemon on the socket, or to a private one, started here with the model.
+    /// Connects to the daemon on the socket, or starts a private one with the model.
     pub(super) async fn open(
         connection: &Connection,
         choice: &ModelChoice,
@@ -72,18 +73,19 @@ impl Session {
         let daemon = client.daemon.clone();
         let status = match client.status().await {
             Ok(status) => status,
-            // Elsewhere it is that machine which was meant.
+            // With a remote address the user meant that machine.
             Err(client::Error::NotRunning { .. }) if !connection.is_remote() => {
                 let model = choice.model.as_deref().unwrap_or(DEFAULT_MODEL);
-                terminal
-                    .say(&format!("no daemon on {daemon}: starting a private one with {model}"));
+                terminal.print_line(&format!(
+                    "no daemon on {daemon}: starting a private one with {model}"
+                ));
                 return Self::private(choice, room, terminal).await;
             }
             Err(error) => return Err(error.into()),
         };
         if choice.backend.is_some() || choice.threads.is_some() || choice.cpu_isa.is_some() {
             return Err(Error::Usage(format!(
-                "--backend, --threads and --cpu-isa choose for a private daemon, but one runs on {daemon}; add --private, or load the model anew with `orinctl load`"
+                "--backend, --threads and --cpu-isa apply to a private daemon, but one runs on {daemon}; add --private, or reload the model with `orinctl load`"
             )));
         }
         let wanted = choice.model.as_deref().map(|model| connection.model(model)).transpose()?;
@@ -118,12 +120,12 @@ impl Session {
         }
     }
 
-    /// What requests have to say for its model to answer them.
+    /// Model name that requests must contain, if any, to reach this model.
     pub(super) fn named(&self) -> Option<String> {
         self.private.is_none().then(|| self.model.id.clone())
     }
 
-    /// Starts a private daemon and loads the model there.
+    /// Starts a private daemon and loads the model in it.
     pub(super) async fn private(
         choice: &ModelChoice,
         room: Room,
@@ -132,7 +134,7 @@ impl Session {
         Self::of(private::OWN.as_ref(), choice, room, terminal).await
     }
 
-    /// The same with another build of `orinctl`.
+    /// Starts a private daemon from another build of `orinctl`.
     pub(super) async fn of(
         program: &Path,
         choice: &ModelChoice,
@@ -158,7 +160,8 @@ impl Session {
     }
 }
 
-/// Loads a model in a private daemon; should that end meanwhile, its end explains more than the connection's.
+/// Loads a model in a private daemon. If the daemon ends meanwhile, returns its error instead of
+/// the connection's.
 pub(super) async fn load_in(
     private: &mut Private,
     request: &LoadRequest,
@@ -173,7 +176,7 @@ pub(super) async fn load_in(
     }
 }
 
-/// Loads a model and shows how far it is. True when a synthetic model's file had to be made.
+/// Loads a model and shows the progress; returns true if a synthetic model's file was created.
 pub(super) async fn load(
     client: &Client,
     request: &LoadRequest,
@@ -184,13 +187,13 @@ pub(super) async fn load(
     let on_progress = |progress: api::LoadProgress| {
         synthesised |= progress.phase == "synthesise";
         let message = match progress.phase.as_str() {
-            "synthesise" => "making model",
+            "synthesise" => "creating model",
             "load" => "loading",
             "unload" => "unloading the other model",
             other => other,
         };
         if let Some(why) = progress.why {
-            live.say(terminal, &why);
+            live.print_line(terminal, &why);
         }
         live.set(progress.done, progress.total, message);
     };
@@ -198,8 +201,8 @@ pub(super) async fn load(
     Ok((model, synthesised))
 }
 
-/// A path as a daemon of this machine, with another working directory, understands it, that of a model which was
-/// pulled by this name too; other names stay as they are.
+/// Makes a path absolute, for a daemon with another working directory; also resolves the name of a
+/// downloaded model. Other names are unchanged.
 pub(super) fn absolute(model: &str) -> Result<String, Error> {
     if let Some(pulled) = pulled(model)? {
         return Ok(pulled.display().to_string());
@@ -212,7 +215,7 @@ pub(super) fn absolute(model: &str) -> Result<String, Error> {
     Ok(absolute.map_or_else(|_| model.to_owned(), |path| path.display().to_string()))
 }
 
-/// True when the loaded model is the one meant: by id, file or file name.
+/// Returns whether the loaded model matches by id, file or file name.
 fn is(model: &Model, wanted: &str) -> bool {
     let path = Path::new(wanted);
     let same_file =

@@ -1,4 +1,4 @@
-//! `orinctl status`.
+//! `orinctl status`: formats the daemon's status.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     if let Some(Loading { model, progress }) = &status.loading {
         row(
             "loading",
-            format!("{model}, {:.0} %, beside the one that is served", progress * 100.0),
+            format!("{model}, {:.0} %, in addition to the served one", progress * 100.0),
         );
     }
     if let Some(model) = &status.model {
@@ -41,7 +41,7 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
         row("device", format!("{name}: {description}{threads} ({reason})"));
         row("slots", format!("{} of {} tokens each", model.slots, model.context));
         if let Some(draft) = &model.draft {
-            row("drafts", format!("by {draft}"));
+            row("drafts", format!("draft model {draft}"));
         }
         if !model.adapters.is_empty() {
             let each = model.adapters.iter();
@@ -69,7 +69,7 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     row(
         "tokens",
         format!(
-            "{prompt_tokens} of prompts and {cached_tokens} that were still held, \
+            "{prompt_tokens} prompt tokens ({cached_tokens} more from the cache), \
              {completion_tokens} generated, in {steps} steps"
         ),
     );
@@ -95,13 +95,13 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// A model beside the first, and what it does.
+/// Formats an additional model and its activity.
 pub(super) fn resident(one: &Resident) -> String {
     let Resident { name, load, state, model, requests, unused_s } = one;
     let Some(model) = model else {
         return match (state, load) {
             (State::Empty { last_error: None }, Some(LoadAt::Request)) => {
-                format!("{name}: comes with the first request for it")
+                format!("{name}: loads on its first request")
             }
             (state, _) => format!("{name}: {}", self::state(state)),
         };
@@ -109,14 +109,14 @@ pub(super) fn resident(one: &Resident) -> String {
     let memory = model.memory.weights + model.memory.kv + model.memory.activations;
     let unused = text::duration(Duration::from_secs_f64(unused_s.clamp(0.0, 1e12)));
     let doing = match requests.active + requests.queued {
-        0 => format!("asked {unused} ago"),
+        0 => format!("last request {unused} ago"),
         _ => format!("{} running, {} waiting", requests.active, requests.queued),
     };
     let (device, memory) = (&model.device.name, text::bytes(memory));
     format!("{} on {device}, {memory} reserved, {doing}", describe(model))
 }
 
-/// What a lane does, and how it keeps its deadlines.
+/// Formats a control loop's state and its deadline statistics.
 pub(super) fn lane(lane: &control_loops::Status) -> String {
     let control_loops::Status { name, backend, rate_hz, deadline_s, met, missed, .. } = lane;
     let state = match (lane.state, lane.held_by) {
@@ -129,7 +129,7 @@ pub(super) fn lane(lane: &control_loops::Status) -> String {
     let mut parts = vec![format!("{name} on {backend} {state}")];
     parts.push(format!("{rate_hz} Hz, deadline {}", us(*deadline_s)));
     parts.extend(
-        lane.behind_s.map(|most| format!("behind others on the GPU for at most {}", us(most))),
+        lane.behind_s.map(|most| format!("waits for others on the GPU for at most {}", us(most))),
     );
     if let (Some(p50), Some(p999), Some(worst)) = (lane.p50_s, lane.p999_s, lane.worst_s) {
         let [p50, p999, worst] = [p50, p999, worst].map(us);
@@ -142,7 +142,7 @@ pub(super) fn lane(lane: &control_loops::Status) -> String {
     parts.join("; ")
 }
 
-/// How a device does, where there is more to tell than that it works.
+/// Formats a device's health, if it is more than working.
 fn health(device: &DeviceHealth) -> String {
     let DeviceHealth { name, mode, notes, losses, disabled, .. } = device;
     let mut parts: Vec<String> = mode.iter().map(ToString::to_string).collect();
@@ -154,7 +154,7 @@ fn health(device: &DeviceHealth) -> String {
     format!("{name}: {}", parts.join("; "))
 }
 
-/// The requests that are not being served.
+/// Formats the requests that are not being served.
 pub(super) fn others(requests: &Requests) -> String {
     let Requests { queued, queue_limit, finished, failed, refused, .. } = requests;
     format!(
@@ -162,11 +162,11 @@ pub(super) fn others(requests: &Requests) -> String {
     )
 }
 
-/// Which choices of kernels are in use, and what becomes of the search for better ones.
+/// Formats the tuned kernel choices in use, and the state of the idle-time search.
 fn tuning(used: &Used, searching: Option<&Searching>) -> String {
     let mut text = match (&used.file, &used.damaged) {
         (None, _) => "off".to_owned(),
-        (Some(file), Some(why)) => format!("nothing of {} is used: {why}", file.display()),
+        (Some(file), Some(why)) => format!("{} is not used: {why}", file.display()),
         (Some(file), None) => {
             let Used { used, current, stale, ignored, .. } = used;
             let from = file.display();
@@ -179,7 +179,7 @@ fn tuning(used: &Used, searching: Option<&Searching>) -> String {
         let _ = write!(text, "; {} cases set by hand", used.possible);
     }
     if let Some(Searching { cases, done, faster, .. }) = searching {
-        let _ = write!(text, "; in idle time {done} of {cases} cases searched, {faster} faster");
+        let _ = write!(text, "; idle-time search: {done} of {cases} cases, {faster} faster");
     }
     text
 }
@@ -219,7 +219,7 @@ mod tests {
     use device::first_light::Mode;
 
     #[test]
-    fn the_health_of_a_device_in_one_line() {
+    fn device_health_fits_on_one_line() {
         let lost = DeviceHealth { name: "nv".into(), losses: 2, ..DeviceHealth::default() };
         let mode = DeviceHealth {
             mode: Some(Mode::default()),

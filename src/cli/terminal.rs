@@ -1,4 +1,5 @@
-//! Standard error: a live line, plain lines, errors. Colour only on a terminal and without `NO_COLOR`.
+//! Standard error: progress lines, messages and errors. Colours only on a terminal and without
+//! `NO_COLOR`.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use errors::one_line;
 pub(super) struct Terminal {
     live: bool,
     colour: bool,
-    /// Whether standard output may have colours too.
+    /// True if standard output may be coloured too.
     paints: bool,
 }
 
@@ -25,13 +26,13 @@ impl Terminal {
         Self { live, colour: live && !plain, paints }
     }
 
-    /// Whether standard output is a terminal that takes colours.
+    /// Returns whether standard output is a terminal that supports colours.
     pub(super) const fn paints(&self) -> bool {
         self.paints
     }
 
-    /// One line. Standard error that is gone is no reason to stop.
-    pub(super) fn say(&self, line: &str) {
+    /// Prints one line. A closed standard error is ignored.
+    pub(super) fn print_line(&self, line: &str) {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 
@@ -41,18 +42,18 @@ impl Terminal {
         }
         let (red, bold, end) =
             if self.colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
-        self.say(&format!("{red}error:{end} {}", one_line(error)));
+        self.print_line(&format!("{red}error:{end} {}", one_line(error)));
         if let Some(hint) = error.hint() {
-            self.say(&format!("{bold}hint:{end} {hint}"));
+            self.print_line(&format!("{bold}hint:{end} {hint}"));
         }
     }
 
-    /// A live line for work of unknown length.
+    /// Progress line for work of unknown length.
     pub(super) fn spinner(&self) -> Live {
         self.live(ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}")
     }
 
-    /// A live bar that counts bytes.
+    /// Progress bar that counts bytes.
     pub(super) fn bytes(&self) -> Live {
         self.live(
             ProgressBar::new(0),
@@ -60,7 +61,7 @@ impl Terminal {
         )
     }
 
-    /// A live bar that counts steps.
+    /// Progress bar that counts steps.
     pub(super) fn steps(&self) -> Live {
         self.live(ProgressBar::new(0), "[{bar:24}] {pos}/{len} {msg} {elapsed}")
     }
@@ -81,7 +82,7 @@ impl Terminal {
     }
 }
 
-/// A line that goes away when dropped; invisible where standard error is not a terminal.
+/// Progress line that disappears on drop; invisible if standard error is not a terminal.
 pub(super) struct Live(ProgressBar);
 
 impl Live {
@@ -91,9 +92,9 @@ impl Live {
         self.message(message);
     }
 
-    /// A line that stays, above the live one.
-    pub(super) fn say(&self, terminal: &Terminal, line: &str) {
-        self.0.suspend(|| terminal.say(line));
+    /// Prints a permanent line above the progress line.
+    pub(super) fn print_line(&self, terminal: &Terminal, line: &str) {
+        self.0.suspend(|| terminal.print_line(line));
     }
 
     pub(super) fn message(&self, message: impl Into<String>) {

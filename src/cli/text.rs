@@ -1,4 +1,4 @@
-//! Small pieces of text that several commands print.
+//! Formatting helpers of several commands: numbers, times, tables, JSON.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -6,14 +6,16 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::error::Error;
-use super::narrow;
+use super::wrap;
 
-/// 1024-based: `604.2 MiB`.
+pub(super) use super::wrap::columns;
+
+/// Formats bytes with factor 1024: `604.2 MiB`.
 pub(super) fn bytes(count: u64) -> String {
     in_units(count, 1024.0, 1, [" B", " KiB", " MiB", " GiB", " TiB"])
 }
 
-/// 1000-based: `1.24 G`; for counts of parameters and operations.
+/// Formats a count of parameters or operations with factor 1000: `1.24 G`.
 pub(super) fn count(count: u64) -> String {
     in_units(count, 1000.0, 2, ["", " k", " M", " G", " T"])
 }
@@ -28,7 +30,7 @@ fn in_units(count: u64, step: f64, digits: usize, units: [&str; 5]) -> String {
     format!("{value:.digits$}{}", units[unit])
 }
 
-/// `3 d 4 h`, `5 min 6 s`, `7.8 s`.
+/// Formats a duration: `3 d 4 h`, `5 min 6 s`, `7.8 s`.
 pub(super) fn duration(time: Duration) -> String {
     let s = time.as_secs();
     match s {
@@ -39,7 +41,7 @@ pub(super) fn duration(time: Duration) -> String {
     }
 }
 
-/// A short time from nanoseconds, in three digits: `12.3 us`, `1.23 ms`.
+/// Formats a short time in nanoseconds with three digits: `12.3 us`, `1.23 ms`.
 pub(super) fn short_time(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns < 1e3 => (ns, "ns"),
@@ -51,52 +53,27 @@ pub(super) fn short_time(ns: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Columns aligned, two spaces between; the columns named in `right` stand to the right.
-pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
-    let mut widths: Vec<usize> = Vec::new();
-    for row in rows {
-        widths.resize(widths.len().max(row.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let gap = if column == 0 { "" } else { "  " };
-            line.push_str(&if right.contains(&column) {
-                format!("{gap}{cell:>width$}")
-            } else {
-                format!("{gap}{cell:<width$}")
-            });
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
 pub(super) fn print(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// The same with names in the first row: what a narrow terminal has no room for is a list for each row.
+/// Aligns columns with names in the first row. A table wider than the terminal becomes a list for
+/// each row.
 pub(super) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let table = columns(rows, right);
-    match narrow::width() {
+    match wrap::width() {
         Some(width) if table.lines().any(|line| line.chars().count() > width) => {
-            narrow::lists(rows, width)
+            wrap::lists(rows, width)
         }
         _ => table,
     }
 }
 
-/// Prints text that is made for people, as wide as their terminal is.
+/// Prints text for people, wrapped to the terminal.
 pub(super) fn page(text: &str) -> Result<(), Error> {
-    print(&narrow::page(text, narrow::width()))
+    print(&wrap::page(text, wrap::width()))
 }
 
 /// Prints a document as indented JSON.
@@ -104,7 +81,7 @@ pub(super) fn json<T: Serialize>(document: &T) -> Result<(), Error> {
     print(&(serde_json::to_string_pretty(document).map_err(io::Error::from)? + "\n"))
 }
 
-/// Prints a document: as indented JSON, or as the text that is made of it.
+/// Prints a document as indented JSON or as text.
 pub(super) fn show<T: Serialize>(
     document: &T,
     json: bool,
@@ -118,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people() {
+    fn numbers_are_formatted_for_people() {
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(633_495_552), "604.1 MiB");
         assert_eq!(count(596_049_920), "596.05 M");
@@ -131,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_align_and_lines_end_clean() {
+    fn columns_align_without_trailing_spaces() {
         let rows = [
             vec!["a".into(), "1".into(), String::new()],
             vec!["long".into(), "100".into(), "x".into()],

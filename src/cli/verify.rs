@@ -1,4 +1,4 @@
-//! `orinctl verify`.
+//! `orinctl verify`: checks the records of a file and prints what is wrong or missing.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ struct Record {
     findings: Findings,
 }
 
-/// Looks at every record, prints, and says by the exit code how bad it is.
+/// Checks every record, prints the findings, and returns the exit code of the worst one.
 pub(super) fn run(args: &args::Verify) -> Result<ExitCode, Error> {
     let file = gate::records_file(args.file.as_deref());
     let records = analysis::read(&file)?;
@@ -70,13 +70,13 @@ impl Document {
             }
         }
         for Damaged { line, why } in &self.damaged {
-            let _ = writeln!(out, "{file}, line {line}: DAMAGED, left out: {why}");
+            let _ = writeln!(out, "{file}, line {line}: DAMAGED, skipped: {why}");
         }
         let whole = self.records.iter().filter(|r| r.findings == Findings::default()).count();
         let (records, damaged) = (self.records.len(), self.damaged.len());
         let _ = writeln!(
             out,
-            "{whole} of {records} records are whole and agree with their samples; {damaged} damaged lines"
+            "{whole} of {records} records are complete and agree with their samples; {damaged} damaged lines"
         );
         out
     }

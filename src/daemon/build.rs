@@ -1,10 +1,10 @@
-//! Sets `ORIND_COMMIT`, the commit that the program is built from. A build without git can set it from outside; with
-//! neither there is no commit.
+//! Sets `ORIND_COMMIT` to the commit of the sources. A build without git can set it from outside;
+//! otherwise it is empty.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Sources of the program. Other files can change without changing it.
+/// Sources of the program; other files can change without changing the program.
 const SOURCES: [&str; 6] =
     ["Cargo.toml", "Cargo.lock", "src", "crates", "kernels/prebuilt", "kernels/src"];
 
@@ -15,12 +15,13 @@ fn main() {
         return;
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // Sources unpacked within another repository have no commit.
+    // Sources inside another repository have no commit of their own.
     if git(&root, &["rev-parse", "--show-prefix"]).is_none_or(|prefix| !prefix.is_empty()) {
         return;
     }
     let Some(commit) = git(&root, &["rev-parse", "HEAD"]) else { return };
-    // A commit, a checkout and a rebase change one of these. Cargo must not watch a path that does not exist.
+    // A commit, a checkout and a rebase each change one of these files. Cargo must not watch a path
+    // that does not exist.
     let branch = git(&root, &["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
         let path = git(&root, &["rev-parse", "--git-path", name]).map(|path| root.join(path));
@@ -36,7 +37,7 @@ fn main() {
     println!("cargo::rustc-env=ORIND_COMMIT={commit}{}", if dirty { "-dirty" } else { "" });
 }
 
-/// Output of git, trimmed; `None` if it does not run or fails.
+/// Returns the trimmed output of git, or `None` if git fails.
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new("git");
     command.args(["--no-optional-locks", "-C"]).arg(root).args(arguments);

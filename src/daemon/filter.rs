@@ -1,10 +1,10 @@
-//! Which ioctl requests the daemon may make, by number.
+//! Seccomp filter of the ioctl requests that the daemon may make.
 //!
-//! Permission to open a node is permission for all of its driver's ioctls. So after start-up the kernel is
-//! told to let through the requests that `tegra::abi` knows, and the few that the runtime makes; every other
-//! ioctl fails with `EPERM`, on every thread, for good. What would lead around the filter goes too: io_uring,
-//! and on x86-64 the numbers of the x32 interface. Other system calls are the service unit's business. The
-//! CUDA driver's requests are its own affair, so with the filter there is no CUDA.
+//! Permission to open a device node is permission for all ioctls of its driver. After start-up, a
+//! seccomp filter allows only the requests in `tegra::abi` and a few of the runtime. Every other
+//! ioctl fails with `EPERM`, on every thread, permanently. System calls that bypass the filter are
+//! denied too: io_uring, and on x86-64 the x32 interface. Other system calls are restricted by the
+//! service unit. The requests of the CUDA driver are unknown, so the filter excludes CUDA.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -17,8 +17,8 @@ use seccompiler::{
 
 use config::{Config, IoctlFilter};
 
-/// What Rust's and the C library's own code asks of descriptors: is it a terminal and how wide, may it
-/// block, how much can be read, is it closed on exec. None of them changes a device.
+/// Requests that Rust's and the C library's runtime makes: is it a terminal, its width,
+/// non-blocking mode, readable bytes, close-on-exec. None of them changes a device.
 const RUNTIME: [u32; 6] = [
     libc::TCGETS as u32,
     TCGETS2,
@@ -28,11 +28,11 @@ const RUNTIME: [u32; 6] = [
     libc::FIOCLEX as u32,
 ];
 
-/// `TCGETS2`, `_IOR('T', 0x2a, struct termios2)` of `asm-generic/ioctls.h`, which newer C libraries use
-/// for `isatty`.
+/// `TCGETS2`, `_IOR('T', 0x2a, struct termios2)` of `asm-generic/ioctls.h`; newer C libraries use
+/// it for `isatty`.
 const TCGETS2: u32 = 0x802c_542a;
 
-/// The argument of ioctl that holds the request.
+/// Index of ioctl's argument that contains the request.
 const REQUEST: u8 = 1;
 
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub fn requests() -> impl Iterator<Item = u32> {
     tegra::abi::requests().map(|(_, number)| number).chain(RUNTIME)
 }
 
-/// The filter as the kernel's classic BPF.
+/// Builds the filter as classic BPF.
 pub fn program() -> Result<BpfProgram, Error> {
     let architecture = TargetArch::try_from(ARCH).map_err(|_| Error::Architecture)?;
     let is_not = |request: u32| {
@@ -65,7 +65,7 @@ pub fn program() -> Result<BpfProgram, Error> {
         .and_then(SeccompRule::new)
         .map_err(Error::Compile)?;
     let mut refused = BTreeMap::from([(libc::SYS_ioctl, vec![unknown])]);
-    // An empty list of rules is the call whatever its arguments.
+    // An empty list of rules matches the call whatever its arguments.
     for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register] {
         refused.insert(call, Vec::new());
     }
@@ -79,21 +79,21 @@ pub fn program() -> Result<BpfProgram, Error> {
         .map_err(Error::Compile)
 }
 
-/// `__X32_SYSCALL_BIT`; ioctl has number 514 there.
+/// `__X32_SYSCALL_BIT`; ioctl has number 514 in the x32 interface.
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
 
-/// Puts all threads of this process, those to come too, under the filter; after an error nothing is filtered.
+/// Installs the filter for all current and future threads. After an error nothing is filtered.
 pub fn install() -> Result<(), Error> {
     Ok(apply_filter_all_threads(&program()?)?)
 }
 
-/// Nodes of the kernel drivers that CUDA runs on where there is no Orin: NVIDIA's own, and the one of
-/// Windows' subsystem for Linux.
+/// Device nodes of the kernel drivers that CUDA uses without an Orin: NVIDIA's own, and that of the
+/// Windows Subsystem for Linux.
 const CUDA_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
-/// Whether `config` asks for the filter on this machine. `auto` goes without one where CUDA is what
-/// models run on: by name, or because there is a GPU for it and none of an Orin.
+/// Returns whether `config` requests the filter on this machine. `auto` disables it if models run
+/// on CUDA: by name, or because there is an NVIDIA GPU and no Orin.
 pub(super) fn wanted(config: &Config) -> bool {
     match (config.ioctl_filter, config.backend.as_str()) {
         (IoctlFilter::On, _) => true,
@@ -106,7 +106,7 @@ pub(super) fn wanted(config: &Config) -> bool {
     }
 }
 
-/// A node that may not be looked at is there all the same.
+/// Returns whether a node exists; one that may not be inspected does.
 fn exists(node: &str) -> bool {
     !matches!(std::fs::metadata(node), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }

@@ -1,11 +1,11 @@
-//! The daemon as a program: flags, logging, start, reload and stop. `orind` and `orinctl` become the daemon
-//! through [`main`].
+//! The daemon as a program: flags, logging, start, reload and stop. Both `orind` and `orinctl` call
+//! [`main`].
 
 pub mod filter;
+mod heap_trim;
 mod log;
 mod service;
 mod signals;
-mod tidy;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -20,10 +20,10 @@ use clap::{CommandFactory, Parser};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 
+use self::heap_trim::HeapTrimmer;
 use self::log::Log;
 use self::service::{EngineGone, Service};
-use self::signals::{Parent, Signals, Told, gone};
-use self::tidy::Tidy;
+use self::signals::{Parent, SignalEvent, Signals, parent_ended};
 use api::LoadRequest;
 use config::{Config, Effect, IoctlFilter};
 use device::cpu::Isa;
@@ -34,13 +34,13 @@ use realtime::control_loops::{self, ControlLoopServer};
 use server::tcp::{self, Port, Token};
 use server::{App, Listeners, Stop, socket};
 
-/// Commit that the program is built from, with `-dirty` if its sources differ from it.
+/// Commit of the sources, with `-dirty` if they differ from it.
 pub const COMMIT: Option<&str> = option_env!("ORIND_COMMIT");
 
-/// Threads that serve connections; the work is done on the engine's.
+/// Threads that serve connections; inference runs on the engine's threads.
 const IO_THREADS: usize = 2;
 
-/// Time for answers to reach their clients once the engine has stopped.
+/// Time for answers to reach their clients after the engine has stopped.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// Runs GGUF language models and serves them over a unix socket.
@@ -54,70 +54,71 @@ Examples:
   orind --model llama.gguf
       Serve a model on the default socket.
   orind --model synthetic:tiny-llama:q8_0 --socket /tmp/o.sock
-      Serve seeded random weights: no model file is needed.
+      Serve seeded random weights; needs no model file.
   orind --config orind.toml --check
-      Say what would be used, and whether it would work.
+      Check the configuration and the model, and start nothing.
 
 Then:
   orinctl status
   orinctl generate 'Once upon a time'
   curl --unix-socket \"$(orinctl socket)\" http://localhost/v1/models
 
-Every key of the configuration is described in docs/configuration.md, every route in docs/api.md."
+docs/configuration.md describes the configuration keys, docs/api.md the HTTP routes."
 )]
 struct Args {
-    /// Read this TOML file; flags override it.
+    /// Configuration file (TOML); flags override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Listen on this unix socket.
+    /// Unix socket to listen on.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Load this model at start: a GGUF file, a name in the models directory, or synthetic:NAME.
+    /// Model to load at start: a GGUF file, a name in the models directory, or synthetic:NAME.
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
-    /// Run on this device: auto, nv, cuda, cpu or reference.
+    /// Device: auto, nv, cuda, cpu or reference.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Use this many worker threads; 0 takes the cores allowed.
+    /// Number of worker threads; 0 means the allowed cores.
     #[arg(long, short, value_name = "N")]
     threads: Option<usize>,
-    /// Run the CPU device on this instruction set: auto, amx, avx512, avx2, neon or scalar.
+    /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon or scalar.
     #[arg(long, value_name = "NAME")]
     cpu_isa: Option<String>,
-    /// Serve this many sequences at once.
+    /// Number of slots: sequences served at once.
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
-    /// Give each sequence room for this many tokens; 0 takes the model's own, at most 4096.
+    /// Context length of a slot in tokens; 0 means the model's own, at most 4096.
     #[arg(long, short, value_name = "N")]
     context: Option<usize>,
-    /// Have this model guess what the other will say, or `none`.
+    /// Draft model for speculative decoding, or `none`.
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
-    /// Load this LoRA adapter beside the model; may be given several times.
+    /// LoRA adapter to load with the model; may be repeated.
     #[arg(long, value_name = "PATH[=SCALE]")]
     lora: Vec<String>,
-    /// Limit the daemon's own ioctls to those it knows: auto, on or off.
+    /// Filter of the daemon's own ioctls: auto, on or off.
     #[arg(long, value_name = "WHEN")]
     ioctl_filter: Option<IoctlFilter>,
-    /// Go on without a model when that of --model cannot be loaded, as under a service manager.
+    /// Keep running without a model if --model cannot be loaded, as under a service manager.
     #[arg(long)]
     wait: bool,
-    /// Check the configuration and the model, say what would be used, start nothing.
+    /// Check the configuration and the model, print what would be used, start nothing.
     #[arg(long)]
     check: bool,
-    /// Stop when the parent, which has this process id, is gone.
+    /// Stop when the parent process with this id has ended.
     #[arg(long, value_name = "PID", hide = true)]
     exit_with_parent: Option<i32>,
 }
 
 impl Args {
-    /// Whether the model of the command line is what the daemon is for: nobody else would give it another.
+    /// Returns whether the daemon is useless without the model of the command line: nothing else
+    /// would load one.
     fn needs_model(&self, is_service: bool) -> bool {
         let is_private = self.exit_with_parent.is_some();
         self.model.is_some() && !self.wait && !is_service && !is_private
     }
 
-    /// The configuration, with the flags on top.
+    /// Reads the configuration and applies the flags.
     fn config(&self) -> Result<Config, config::Error> {
         let mut config = match &self.config {
             Some(path) => Config::read(path)?,
@@ -156,9 +157,9 @@ pub enum Error {
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
     /// A bug: the thread never ends by itself.
-    #[error("the engine thread has ended; its last words are in the log above")]
+    #[error("the engine thread has ended; the log above has its last message")]
     EngineGone,
-    #[error("the model cannot be loaded: {}; --wait would go on without one", about(model, error))]
+    #[error("the model cannot be loaded: {}; --wait continues without one", about(model, error))]
     NoModel { model: String, error: LoadError },
 }
 
@@ -168,19 +169,19 @@ impl Error {
     }
 }
 
-/// The command line, for its manual.
+/// Definition of the command line, for its man page.
 pub fn definition() -> clap::Command {
     Args::command()
 }
 
-/// The whole program: `args` begins with the program's name. 0 after a clean stop, 1 when it cannot
-/// start, 2 when the flags are wrong.
+/// Runs the program; `args` begins with the program's name. Exit code: 0 after a clean stop, 1 if
+/// it cannot start, 2 if the flags are wrong.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
         Err(error) => {
             let error = command_line(error, &Args::command());
-            // Nobody to tell when this fails.
+            // The error cannot be reported either if printing it fails.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -201,7 +202,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Does what a start would do before it listens and loads.
+/// Checks what a start would need, without listening or loading.
 fn check(config: &Config) -> Result<(), String> {
     let mut text = toml::to_string(config).map_err(|e| e.to_string())?;
     if !config.token_file.as_os_str().is_empty() {
@@ -212,21 +213,21 @@ fn check(config: &Config) -> Result<(), String> {
         "" => text.push_str("Model: none at start.\n"),
         name => {
             let request = LoadRequest { model: name.to_owned(), ..LoadRequest::default() };
-            text.push_str(&found(name, config, request)?);
+            text.push_str(&describe_load(name, config, request)?);
         }
     }
     for resident in &config.resident {
         let id = resident.id(&config.models_dir);
-        let told = found(&resident.model, config, server::load_request(resident))
+        let description = describe_load(&resident.model, config, server::load_request(resident))
             .map_err(|error| format!("resident `{id}`: {error}"))?;
         // Writing to a string cannot fail.
-        let _ = write!(text, "# Beside it, as `{id}`. {told}");
+        let _ = write!(text, "# Additional model `{id}`. {description}");
     }
     io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
 }
 
-/// What a load would bring.
-fn found(name: &str, config: &Config, request: LoadRequest) -> Result<String, String> {
+/// Describes the model that a load would use, and its memory.
+fn describe_load(name: &str, config: &Config, request: LoadRequest) -> Result<String, String> {
     let model =
         engine::check(&server::load_spec(config, request)).map_err(|error| error.to_string())?;
     let ModelInfo { path, parameters, bytes, slots, context, .. } = &model;
@@ -243,12 +244,13 @@ fn found(name: &str, config: &Config, request: LoadRequest) -> Result<String, St
     ))
 }
 
-/// Serves until a signal, or until the process that it was started with is gone.
+/// Serves until a signal arrives or the parent process ends.
 fn run(args: &Args, config: Config, log: &Log) -> Result<(), Error> {
     if config.tune_dir.is_absolute() {
         device::keep_compiled(config.tune_dir.join(config::COMPILED));
     }
-    // While this is the only thread, and nothing is filtered: the kernel gives matrix registers to who asks for them.
+    // Must run while this is the only thread and before the filter: the kernel grants AMX registers
+    // per request.
     let isa = Isa::detect();
     tracing::debug!(%isa, "the CPU's instruction set");
     let inherited = service::inherited().map_err(Error::system("take the service's socket"))?;
@@ -269,7 +271,7 @@ async fn serve(
     inherited: Option<UnixListener>,
     log: &Log,
 ) -> Result<(), Error> {
-    // Before the socket exists, so that no signal finds it unguarded.
+    // Handle signals before the socket exists, so that no signal leaves it behind.
     let mut signals =
         Signals::new(args.config.is_some()).map_err(Error::system("listen to signals"))?;
     let parent = args
@@ -278,7 +280,7 @@ async fn serve(
         .transpose()
         .map_err(Error::system("watch the parent"))?;
     let (listener, claim) = match inherited {
-        // Whoever has made the socket also removes it.
+        // The creator of the socket removes it.
         Some(listener) => (listener, None),
         None => {
             let (listener, claim) = socket::claim(&config.socket, config.socket_mode)?;
@@ -291,7 +293,7 @@ async fn serve(
     let engine = Handle::start(Settings { queue_limit: config.queue_limit })
         .map_err(Error::system("start the engine thread"))?;
 
-    confine(&config, &engine)?;
+    install_filter(&config, &engine)?;
 
     let request = LoadRequest { model: config.model.clone(), ..LoadRequest::default() };
     let first = (!config.model.is_empty()).then(|| server::load_spec(&config, request));
@@ -302,31 +304,31 @@ async fn serve(
     let app =
         App::new(engine, config, COMMIT).map_err(Error::system("start the engines' threads"))?;
     let lanes = open_lanes(&app)?;
-    // Status and log tell how it goes.
+    // Status and log report the progress of the load.
     let first = first.map(|spec| app.load(spec));
     let stop = Stop::default();
     let server =
         tokio::spawn(server::serve(Listeners { unix, tcp }, Arc::clone(&app), stop.clone()));
 
     let mut service = Service::new(Arc::clone(&app), first.is_some());
-    let until = Until { args, app: Arc::clone(&app), log, signals: &mut signals, needs_model };
+    let until = Supervisor { args, app: Arc::clone(&app), log, signals: &mut signals, needs_model };
     let stopped = until.stop(&mut service, parent, first).await;
     let deadline = Duration::from_secs(app.config().shutdown_deadline_s);
     let result = match stopped {
-        Ok(End::Asked(why)) => {
-            // Who reads the log finds it so.
+        Ok(End::Requested(why)) => {
+            // Write the log line after the engines are marked as stopping.
             app.engines().iter().for_each(Handle::stopping);
             tracing::info!(why, ?deadline, "stopping");
             Ok(())
         }
         Ok(End::NoModel(error)) => Err(Error::NoModel { model, error }),
-        // Every request has failed by now; a fresh process is what helps.
+        // Every request has failed already; only a new process can help.
         Err(EngineGone) => return Err(Error::EngineGone),
     };
     service.stopping(deadline);
     stop.drain();
     let drained = async {
-        // A panic there must not keep the daemon alive.
+        // A panic in this thread must not keep the daemon alive.
         let stop_all = move || {
             std::thread::scope(|scope| {
                 for engine in app.engines() {
@@ -342,7 +344,7 @@ async fn serve(
     };
     tokio::select! {
         () = drained => {}
-        signal = signals.again() => {
+        signal = signals.second_stop() => {
             tracing::warn!(signal, "second signal: exiting at once");
             drop((claim, lanes));
             std::process::exit(1);
@@ -353,7 +355,7 @@ async fn serve(
     result
 }
 
-/// Opens the socket of the lanes beside the other one, where there are lanes.
+/// Opens the socket of the control loops, if any are configured.
 fn open_lanes(app: &App) -> Result<Option<socket::Claim>, Error> {
     let (lanes, config) = (app.control_loops(), app.config());
     if lanes.is_empty() {
@@ -366,9 +368,9 @@ fn open_lanes(app: &App) -> Result<Option<socket::Claim>, Error> {
     Ok(Some(claim))
 }
 
-/// Why the daemon ends.
+/// Reason for the end of the daemon.
 enum End {
-    Asked(&'static str),
+    Requested(&'static str),
     NoModel(LoadError),
 }
 
@@ -386,8 +388,8 @@ async fn open_port(config: &Config) -> Result<Option<Port>, Error> {
     Ok(Some(port))
 }
 
-/// Limits what this process may ask of devices, before anything from outside is looked at.
-fn confine(config: &Config, engine: &Handle) -> Result<(), Error> {
+/// Restricts the ioctls of this process before it reads any input from outside.
+fn install_filter(config: &Config, engine: &Handle) -> Result<(), Error> {
     if !filter::wanted(config) {
         tracing::info!("ioctls are not filtered");
         return Ok(());
@@ -397,7 +399,7 @@ fn confine(config: &Config, engine: &Handle) -> Result<(), Error> {
             tracing::debug!(requests = filter::requests().count(), "ioctls are filtered");
             engine.disable(
                 "cuda",
-                "the ioctl filter is on, and the CUDA driver's requests are not known; see ioctl_filter",
+                "the ioctl filter is on and does not allow the requests of the CUDA driver; see ioctl_filter",
             );
             Ok(())
         }
@@ -409,42 +411,42 @@ fn confine(config: &Config, engine: &Handle) -> Result<(), Error> {
     }
 }
 
-struct Until<'a> {
+struct Supervisor<'a> {
     args: &'a Args,
     app: Arc<App>,
     log: &'a Log,
     signals: &'a mut Signals,
-    /// Whether it is over when the model at start cannot be loaded.
+    /// Stop if the model at start cannot be loaded.
     needs_model: bool,
 }
 
-impl Until<'_> {
-    /// Watches over the daemon until it has to stop, and says why.
+impl Supervisor<'_> {
+    /// Waits until the daemon must stop, and returns the reason.
     async fn stop(
         self,
         service: &mut Service,
         parent: Option<Parent>,
         first: Option<UnboundedReceiver<LoadEvent>>,
     ) -> Result<End, EngineGone> {
-        let mut orphaned = std::pin::pin!(gone(parent));
+        let mut orphaned = std::pin::pin!(parent_ended(parent));
         let mut loaded = std::pin::pin!(async {
-            let failed = over(first).await;
+            let failed = load_error(first).await;
             if failed.is_none() || !self.needs_model {
                 self.app.load_additional_models().await;
             }
             failed
         });
         let mut starting = true;
-        let mut tidy = Tidy::new();
+        let mut trimmer = HeapTrimmer::new();
         let mut ticks = tokio::time::interval(service.interval());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                told = self.signals.next() => match told {
-                    Told::Stop(signal) => return Ok(End::Asked(signal)),
-                    Told::Reload => service.reload(|| reload(self.args, &self.app, self.log)),
+                event = self.signals.next() => match event {
+                    SignalEvent::Stop(signal) => return Ok(End::Requested(signal)),
+                    SignalEvent::Reload => service.reload(|| reload(self.args, &self.app, self.log)),
                 },
-                () = &mut orphaned => return Ok(End::Asked("the parent is gone")),
+                () = &mut orphaned => return Ok(End::Requested("the parent is gone")),
                 failed = &mut loaded, if starting => match failed {
                     Some(error) if self.needs_model => return Ok(End::NoModel(error)),
                     _ => {
@@ -453,7 +455,7 @@ impl Until<'_> {
                     }
                 },
                 _ = ticks.tick() => {
-                    tidy.tick();
+                    trimmer.tick();
                     service.tick()?;
                 }
             }
@@ -461,17 +463,18 @@ impl Until<'_> {
     }
 }
 
-/// Waits for the end of a load, if there is one, and says why it failed.
-async fn over(load: Option<UnboundedReceiver<LoadEvent>>) -> Option<LoadError> {
+/// Waits for the end of a load, if there is one, and returns its error.
+async fn load_error(load: Option<UnboundedReceiver<LoadEvent>>) -> Option<LoadError> {
     server::wait_for_load(&mut load?).await.err()
 }
 
-/// Takes over what can change while the daemon runs. A configuration with an error changes nothing.
+/// Applies configuration changes that need no restart. A configuration with an error changes
+/// nothing.
 fn reload(args: &Args, app: &App, log: &Log) {
     let new = match args.config() {
         Ok(new) => new,
         Err(error) => {
-            tracing::error!(%error, "the configuration stays as it was");
+            tracing::error!(%error, "the configuration is unchanged");
             return;
         }
     };
@@ -483,19 +486,19 @@ fn reload(args: &Args, app: &App, log: &Log) {
             Effect::Now => tracing::info!(key, from, to, "reloaded"),
             Effect::NextLoad => tracing::info!(key, from, to, "reloaded, for the next load"),
             Effect::Restart => {
-                tracing::warn!(key, from, to, "needs a restart, until then it stays as it was");
+                tracing::warn!(key, from, to, "needs a restart; unchanged until then");
             }
         }
     }
     if changes.is_empty() {
-        tracing::info!("the configuration was read again: nothing has changed");
+        tracing::info!("the configuration was reloaded: no changes");
     }
     let new = old.reloaded(new);
     log.set(&new.log);
     app.reload(new);
 }
 
-/// Rewrites an error of clap about an invalid value in plain words.
+/// Rewrites clap's error about an invalid value in plain words.
 #[must_use]
 pub fn command_line(error: clap::Error, command: &clap::Command) -> clap::Error {
     use clap::error::{ContextKind, ErrorKind};

@@ -1,4 +1,4 @@
-//! The log: lines on standard error, whose filter can change while the daemon runs.
+//! Logging to standard error, with a filter that can change while the daemon runs.
 
 use std::io::{self, IsTerminal};
 
@@ -11,17 +11,17 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Starts to log as `config`, which has been checked, says. Whoever runs the daemon may have set
-    /// up logging already; then that stays.
+    /// Starts logging as `config` specifies; the configuration has been checked. Keeps a subscriber
+    /// that the embedding program installed.
     pub(super) fn start(config: &Config) -> Self {
-        // A line that cannot be written is lost. The subscriber would say so on the same standard error, and panic
-        // because it cannot.
+        // A line that cannot be written is dropped. The subscriber would otherwise report the error
+        // on standard error as well, and panic.
         let log = tracing_subscriber::fmt()
             .with_writer(io::stderr)
             .with_ansi(io::stderr().is_terminal())
             .log_internal_errors(false);
         let filter = filter(&config.log);
-        // An error would mean that there is no log.
+        // The handle fails only if there is no subscriber.
         let set: Box<dyn Fn(EnvFilter)> = match config.log_format {
             LogFormat::Text => {
                 let log = log.with_env_filter(filter).with_filter_reloading();
@@ -44,7 +44,7 @@ impl Log {
     }
 }
 
-/// The directives were checked with the configuration.
+/// Parses directives that were checked with the configuration.
 fn filter(directives: &str) -> EnvFilter {
     EnvFilter::builder().parse_lossy(directives)
 }

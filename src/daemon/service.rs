@@ -1,5 +1,5 @@
-//! The daemon as a service of systemd: the notification protocol (`sd_notify(3)`) and socket activation
-//! (`sd_listen_fds(3)`). Without a service manager every message goes nowhere and there is no watchdog.
+//! systemd integration: the notification protocol (`sd_notify(3)`) and socket activation
+//! (`sd_listen_fds(3)`). Without a service manager, messages are dropped and there is no watchdog.
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -14,28 +14,28 @@ use sd_notify::NotifyState;
 use engine::{Handle, Loading, Snapshot, State};
 use server::App;
 
-/// How often status and engine are looked at; more often when the watchdog is impatient.
+/// Interval between checks of status and engines; shorter if the watchdog needs it.
 const TICK: Duration = Duration::from_secs(1);
 
-/// By how much each step forward of the load at start extends the time that a start may take.
+/// Extension of the start timeout for each progress step of the load at start.
 const START: Duration = Duration::from_secs(60);
 
-/// Time beyond its deadline that a stop may take: one step of the engine, the last answers.
+/// Time beyond its deadline that a stop may take: one step of the engine and the last answers.
 const STOP: Duration = Duration::from_secs(10);
 
-/// Whether a service manager has started this process and wants to hear of it.
+/// Returns whether a service manager started this process and expects notifications.
 pub(super) fn is_managed() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// What the service manager has been told, and how it is told more.
+/// State of the notifications to the service manager.
 pub(super) struct Service {
     watchdog: Option<Duration>,
     app: Arc<App>,
-    /// Of each engine's thread, and of all loads together.
+    /// Last heartbeat of each engine's thread, and of all loads together.
     heartbeats: Vec<u64>,
     load_beats: u64,
-    /// The model of the configuration is still to be loaded.
+    /// True if the model of the configuration is not loaded yet.
     starting: bool,
     ready: bool,
     status: String,
@@ -45,32 +45,33 @@ pub(super) struct Service {
 pub(super) struct EngineGone;
 
 impl Service {
-    /// `starting`: the start is not over before [`Self::started`].
+    /// With `starting`, the start ends at [`Self::started`].
     pub(super) fn new(app: Arc<App>, starting: bool) -> Self {
         let watchdog = sd_notify::watchdog_enabled();
         let (heartbeats, load_beats, ready, status) = (Vec::new(), 0, false, String::new());
         Self { watchdog, app, heartbeats, load_beats, starting, ready, status }
     }
 
-    /// The time between two calls of [`Self::tick`].
+    /// Interval between calls of [`Self::tick`].
     pub(super) fn interval(&self) -> Duration {
-        // Several chances within the watchdog's time: the engine answers between two steps.
+        // Several checks per watchdog period, because an engine answers only between steps.
         self.watchdog.map_or(TICK, |limit| TICK.min(limit / 8)).max(Duration::from_millis(10))
     }
 
-    /// The load at start is over, well or not: a daemon without a model can be given another.
+    /// Ends the start, whether the load succeeded or not: a daemon without a model can load another
+    /// one.
     pub(super) fn started(&mut self) -> Result<(), EngineGone> {
         self.starting = false;
         self.tick()
     }
 
-    /// Tells how the daemon is, and pings the watchdog if every engine's thread has beaten since the
+    /// Sends the status, and pings the watchdog if every engine thread has made progress since the
     /// last call.
     pub(super) fn tick(&mut self) -> Result<(), EngineGone> {
         let engines = self.app.engines();
         let beats = self.app.heartbeats().ok_or(EngineGone)?;
         let before = std::mem::replace(&mut self.heartbeats, beats);
-        // One that has come since beats the next time.
+        // An engine added since the last call counts from the next call on.
         let alive = self.heartbeats.iter().zip(&before).all(|(now, before)| now != before);
         let load_beats = engines.iter().map(Handle::load_beats).sum();
         let loads = load_beats != std::mem::replace(&mut self.load_beats, load_beats);
@@ -95,7 +96,7 @@ impl Service {
         Ok(())
     }
 
-    /// Reads the configuration again between two messages that frame it.
+    /// Reloads the configuration, between the two messages that systemd expects.
     pub(super) fn reload(&mut self, reload: impl FnOnce()) {
         if !self.ready {
             return reload();
@@ -108,7 +109,7 @@ impl Service {
         send(&[NotifyState::Ready]);
     }
 
-    /// The daemon stops; `deadline` is what requests in flight get.
+    /// Announces the stop; `deadline` is the time limit of running requests.
     pub(super) fn stopping(&self, deadline: Duration) {
         let extend = NotifyState::ExtendTimeoutUsec(micros(deadline + STOP));
         send(&[NotifyState::Stopping, extend, NotifyState::Status("stopping: finishing requests")]);
@@ -124,11 +125,11 @@ fn send(message: &[NotifyState<'_>]) {
         return;
     }
     if let Err(error) = sd_notify::notify(message) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
-/// The line that `systemctl status` shows: of the first engine, and how many models there are beside it.
+/// Status line for `systemctl status`: the first engine, and the number of additional models.
 fn describe(states: &[Snapshot]) -> String {
     let Some((first, beside)) = states.split_first() else {
         unreachable!("the first engine is always there");
@@ -157,17 +158,19 @@ fn describe_one(now: &Snapshot) -> String {
     }
 }
 
-/// The listening unix socket that the service manager has handed over, if it did. Anything else is refused,
-/// because serving on it would be a surprise.
+/// Returns the listening unix socket passed by the service manager, if any. Any other descriptor is
+/// an error.
 pub(super) fn inherited() -> io::Result<Option<UnixListener>> {
     let mut found = None;
     for fd in sd_notify::listen_fds()? {
-        // SAFETY: the service manager has opened this descriptor for us, and nobody else in this
-        // process knows of it; each is taken once, at start.
+        // SAFETY: the service manager opened this descriptor for us, and nothing else in this
+        // process uses it; each one is converted once, at start.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         check(&fd)?;
         if found.replace(UnixListener::from(fd)).is_some() {
-            return Err(io::Error::other("two sockets were handed over, one is served"));
+            return Err(io::Error::other(
+                "the service manager passed two sockets; only one is supported",
+            ));
         }
     }
     if let Some(listener) = &found {
@@ -176,10 +179,12 @@ pub(super) fn inherited() -> io::Result<Option<UnixListener>> {
     Ok(found)
 }
 
-/// A listening stream socket of the unix family, or why not.
+/// Checks that the descriptor is a listening unix stream socket.
 fn check(fd: &impl AsFd) -> io::Result<()> {
     let refused = |what: &str| {
-        let text = format!("a {what} was handed over; a listening unix stream socket is needed");
+        let text = format!(
+            "the service manager passed a {what}; a listening unix stream socket is needed"
+        );
         Err(io::Error::other(text))
     };
     let raw = std::os::fd::AsRawFd::as_raw_fd(&fd.as_fd());

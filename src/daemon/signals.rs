@@ -1,4 +1,4 @@
-//! What the daemon is told from outside: signals, and the end of the process that started it.
+//! Signals to the daemon, and the end of its parent process.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -9,11 +9,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A second signal within this time is the first one once more: `timeout` sends it to the process and then to
-/// its group.
-const ECHO: Duration = Duration::from_millis(300);
+/// Within this time, a second signal is treated as a repetition of the first: `timeout` signals the
+/// process and then its group.
+const REPEAT: Duration = Duration::from_millis(300);
 
-pub(super) enum Told {
+pub(super) enum SignalEvent {
     /// Stop; the signal's name.
     Stop(&'static str),
     Reload,
@@ -22,17 +22,17 @@ pub(super) enum Told {
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// Left alone when whoever started the daemon ignores it (`nohup`).
+    /// `None` if SIGHUP was ignored at start (`nohup`).
     hangup: Option<Signal>,
     hangup_reloads: bool,
 }
 
 impl Signals {
-    /// SIGHUP says that the terminal went away where the log goes to one, or where there is no
-    /// configuration to read again; a service is asked to reload by it.
+    /// SIGHUP means that the terminal closed if the log goes to a terminal or there is no
+    /// configuration to reload. For a service it means reload.
     pub(super) fn new(configured: bool) -> io::Result<Self> {
-        // A file that may not grow is an error of whoever writes it.
-        // SAFETY: a disposition that runs no code of ours.
+        // Exceeding the file size limit is an error of the write call instead.
+        // SAFETY: SIG_IGN is a disposition that runs no code of ours.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         let hangup = !ignored(libc::SIGHUP);
         Ok(Self {
@@ -43,7 +43,7 @@ impl Signals {
         })
     }
 
-    pub(super) async fn next(&mut self) -> Told {
+    pub(super) async fn next(&mut self) -> SignalEvent {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -51,25 +51,25 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => Told::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Told::Stop("SIGINT"),
-            _ = hangup => if self.hangup_reloads { Told::Reload } else { Told::Stop("SIGHUP") },
+            _ = self.terminate.recv() => SignalEvent::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => SignalEvent::Stop("SIGINT"),
+            _ = hangup => if self.hangup_reloads { SignalEvent::Reload } else { SignalEvent::Stop("SIGHUP") },
         }
     }
 
-    /// Waits for somebody to lose patience with a stop that has just begun.
-    pub(super) async fn again(&mut self) -> &'static str {
+    /// Waits for a second signal after a stop has begun.
+    pub(super) async fn second_stop(&mut self) -> &'static str {
         let begun = Instant::now();
         loop {
             match self.next().await {
-                Told::Stop(signal) if begun.elapsed() >= ECHO => return signal,
-                Told::Stop(_) | Told::Reload => {}
+                SignalEvent::Stop(signal) if begun.elapsed() >= REPEAT => return signal,
+                SignalEvent::Stop(_) | SignalEvent::Reload => {}
             }
         }
     }
 }
 
-/// Whether this process was started with a signal ignored.
+/// Returns whether this process was started with a signal ignored.
 fn ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -77,8 +77,8 @@ fn ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// The process that started a private daemon, watched through a pidfd. (`PR_SET_PDEATHSIG` would
-/// fire when the starting thread ends, not the process.)
+/// Parent of a private daemon, watched through a pidfd. (`PR_SET_PDEATHSIG` would fire when the
+/// starting thread ends, not the process.)
 pub(super) enum Parent {
     Alive(AsyncFd<OwnedFd>),
     Gone,
@@ -96,9 +96,9 @@ impl Parent {
                 Err(error)
             };
         }
-        // SAFETY: the call succeeded, so this is a descriptor that nobody else owns.
+        // SAFETY: the call succeeded, so this is a new descriptor that nothing else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
-        // A parent that died before the call may have left its id to a stranger.
+        // If the parent died before the call, its id may belong to another process.
         if getppid() != Pid::from_raw(pid) {
             return Ok(Self::Gone);
         }
@@ -108,10 +108,10 @@ impl Parent {
     }
 }
 
-/// Waits until the parent is gone; for ever when there is none to watch.
-pub(super) async fn gone(parent: Option<Parent>) {
+/// Waits until the parent has ended; forever if there is none to watch.
+pub(super) async fn parent_ended(parent: Option<Parent>) {
     match parent {
-        // A pidfd becomes readable when its process ends; an error would mean the same.
+        // A pidfd becomes readable when its process ends; an error means the same.
         Some(Parent::Alive(fd)) => drop(fd.readable().await),
         Some(Parent::Gone) => {}
         None => std::future::pending().await,

@@ -50,9 +50,9 @@ fn a_terminal_shows_a_conversation() {
     assert_eq!(said["messages"][2]["role"], "assistant");
 
     say(&mut terminal, &format!("/undo{ENTER}"));
-    terminal.wait_for("taken back: Hello");
+    terminal.wait_for("removed: Hello");
     say(&mut terminal, &format!("/tokens{ENTER}"));
-    terminal.wait_for("nothing was asked yet");
+    terminal.wait_for("no question yet");
     say(&mut terminal, &format!("/load said.json{ENTER}"));
     terminal.wait_for("1 turns read");
     say(&mut terminal, &format!("/system{ENTER}"));
@@ -60,7 +60,7 @@ fn a_terminal_shows_a_conversation() {
     say(&mut terminal, &format!("/model synthetic:tiny-qwen3:q8_0{ENTER}"));
     terminal.wait_for("synthetic:tiny-qwen3:q8_0 is loaded");
     say(&mut terminal, &format!("/nope{ENTER}"));
-    terminal.wait_for("there is no command /nope");
+    terminal.wait_for("unknown command /nope");
     // A cancelled line, and a line of the history.
     say(&mut terminal, &format!("half{CTRL_C}"));
     terminal.wait_for("half");
@@ -104,6 +104,6 @@ fn lines_from_a_pipe_are_answered_one_after_the_other() {
     assert!(output.status.success());
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(told.matches(" tokens in, ").count(), 2, "{told}");
-    assert!(told.contains("there is no command /nope"), "{told}");
+    assert!(told.contains("unknown command /nope"), "{told}");
     assert!(!String::from_utf8(output.stdout).unwrap().contains('\x1b'));
 }

@@ -75,8 +75,8 @@ fn on_the_simulator_every_experiment_has_an_answer() {
             // The output explains that the crash is no defect.
             assert!(stderr(output).contains("its crash is expected"), "{}", stderr(output));
             let row = table.lines().find(|line| line.starts_with(name.as_str())).unwrap();
-            assert!(row.contains("crashed") && row.contains("as it should"), "{row}");
-            assert!(table.contains("1 crashed, 1 of them as it should"), "{table}");
+            assert!(row.contains("crashed") && row.contains("as expected"), "{row}");
+            assert!(table.contains("1 crashed, 1 of them as expected"), "{table}");
         } else {
             assert!(matches!(verdict, Verdict::Expected | Verdict::Measured), "{name}: {record:?}");
             assert!(!record.facts.is_empty() && !record.answer.is_empty() && error.is_none());
@@ -128,7 +128,7 @@ fn dangerous_experiments_run_only_by_name() {
     let output = contact(&[], &["--risky", "va-range-beyond", "--skip", &skip, "-o", &named]);
     let said = stderr(&output);
     assert_eq!(made(&named), ["page-sizes", "va-range-beyond"], "{said}");
-    assert!(said.contains("Asked for by name:") && said.contains("2^49"), "{said}");
+    assert!(said.contains("Requested by name:") && said.contains("2^49"), "{said}");
 
     let output = contact(&[], &["--only", "va-range-beyond", "-o", &only]);
     assert_eq!(made(&only), ["va-range-beyond"], "{}", stderr(&output));

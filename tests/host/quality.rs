@@ -44,7 +44,7 @@ fn divergence(device: &dyn Device, base: &str, model: &str, expected: &Value) ->
         run::divergence(&mut base, &mut model, &text, chunk, &mut pairs).unwrap();
     }
     assert_eq!(pairs.count(), expected["scored"].as_u64().unwrap());
-    pairs.told()
+    pairs.summarise()
 }
 
 fn near(what: &str, found: f64, expected: &Value, tolerance: f64) {
@@ -117,7 +117,7 @@ fn chunks_begin_with_the_begin_token_and_score_their_second_half() {
     assert_eq!((whole.chunks(), whole.first()), (2, 5));
     assert_eq!(whole.chunk(1), [1021, 11, 12, 13, 14, 15, 16, 17, 18, 19]);
     assert_eq!(text(10, Some(1)).unwrap().chunks(), 1);
-    assert!(text(24, None).unwrap_err().to_string().contains("23 tokens, a chunk takes 24"));
+    assert!(text(24, None).unwrap_err().to_string().contains("23 tokens, but a chunk needs 24"));
     assert!(text(3, None).is_err() && text(1 << 20, None).is_err());
     let none = Text::of(&model, ids.clone(), None, 10, None).unwrap();
     assert_eq!(none.chunk(0)[0], 0);
@@ -219,14 +219,18 @@ fn unusable_texts_and_models_are_refused() {
         (tiny("tiny-llama-Q8_0"), tiny("tiny-qwen3-Q8_0"), bare.to_str().unwrap());
     for (args, code, words) in [
         (&["perplexity", &empty, "-m", &llama][..], 1, "is empty"),
-        (&["perplexity", &bytes, "-m", &llama], 1, "not UTF-8 from its byte 3"),
-        (&["perplexity", &short, "-m", &llama], 1, "a chunk takes 512"),
+        (&["perplexity", &bytes, "-m", &llama], 1, "not UTF-8 at byte 3"),
+        (&["perplexity", &short, "-m", &llama], 1, "a chunk needs 512"),
         (&["perplexity", "/nowhere", "-m", &llama], 1, "/nowhere cannot be read"),
         (&["perplexity", &text, "-m", bare], 1, "tokenizer.ggml.model"),
         (&["perplexity", &text, "-m", &llama, "-c", "100000"], 1, "4 to 2048"),
         (&["perplexity", &text], 2, "--model"),
         (&["perplexity", &text, "-m", &llama, "--chunks", "0"], 2, "--chunks"),
-        (&["kld", &text, "-c", "64", "-m", &qwen, "--base", &llama], 1, "another vocabulary than"),
+        (
+            &["kld", &text, "-c", "64", "-m", &qwen, "--base", &llama],
+            1,
+            "a different vocabulary than",
+        ),
     ] {
         let output = home.run(args);
         let message = stderr(&output);

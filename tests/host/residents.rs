@@ -117,7 +117,7 @@ fn loading_and_unloading_a_model_keeps_the_others() {
     };
     run(&["load", OTHER, "--beside", "--name", "more", "--slots", "2"]);
     assert!(run(&["status"]).contains("more: qwen3 Q8_0"));
-    assert!(run(&["models"]).contains("beside: more: qwen3 Q8_0"));
+    assert!(run(&["models"]).contains("also: more: qwen3 Q8_0"));
     let other = run(&["generate", "-m", "more", "-n", "8", "once upon a time"]);
     assert!(other.contains(&text(&ask(&daemon, Some("more"), "once upon a time", 8))), "{other}");
     assert_eq!(text(&ask(&daemon, None, "once upon a time", 12)), before);
@@ -209,7 +209,10 @@ fn the_configuration_check_covers_each_model() {
         (output.status.success(), said)
     };
     let (sound, said) = check(&format!("model = '{OTHER}'\nslots = 3"));
-    assert!(sound && said.contains(&format!("# Beside it, as `more`. Model: {OTHER}")), "{said}");
+    assert!(
+        sound && said.contains(&format!("# Additional model `more`. Model: {OTHER}")),
+        "{said}"
+    );
     assert!(said.contains("# 3 slots of"), "{said}");
     let (sound, said) = check("model = '/nowhere.gguf'");
     assert!(!sound && said.contains("resident `more`: cannot open /nowhere.gguf"), "{said}");

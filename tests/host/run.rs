@@ -134,7 +134,7 @@ fn groups_of_a_network_are_tuned() {
     }
     let (code, table, error) = tune(None);
     assert_eq!(code, Some(0), "{error}");
-    for words in ["model.onnx on ", "compiled here by nvrtc", "group_", "remembered in"] {
+    for words in ["model.onnx on ", "compiled here by nvrtc", "group_", "stored in"] {
         assert!(table.contains(words), "{words} is not in {table}");
     }
     let (_, table, _) = tune(None);
@@ -155,7 +155,7 @@ fn unusable_models_are_refused_in_one_line() {
     let (_, _, error) = run(&model, &["--shape", "x=3,4"]);
     assert!(error.contains("input `x`: [3, 4] has 2 axes, the model says 3"), "{error}");
     let (_, _, error) = run(&model, &["--shape", "x=3,4,five"]);
-    assert!(error.contains("extents with commas between"), "{error}");
+    assert!(error.contains("expected dimensions such as 1,3,224,224"), "{error}");
     let (_, _, error) = run(&model, &["--shape", "z=3,4,5"]);
     assert!(error.contains("input `z`: the model has no such input; it has: x"), "{error}");
     let (_, _, error) =

@@ -113,7 +113,7 @@ fn a_lost_server_is_reported_and_ctrl_c_keeps_measurements() {
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(
-        output.status.code() == Some(1) && error.contains("the server went away after"),
+        output.status.code() == Some(1) && error.contains("the server closed its socket after"),
         "{error}"
     );
     let found: Serving = serde_json::from_slice(&output.stdout).unwrap();

@@ -148,7 +148,7 @@ fn a_truncated_line_is_measured_again() {
     fs::write(home.file(), &whole[..whole.len() - 40]).unwrap();
     let (code, _, errors) = outcome(&mut home.sweep(&axes));
     assert_eq!(code, Some(0), "{errors}");
-    for part in ["is dropped", "3 of 4 measurements"] {
+    for part in ["dropped an incomplete last line", "3 of 4 measurements"] {
         assert!(errors.contains(part), "{part} in {errors}");
     }
     assert_eq!(home.lines(), lines);
@@ -178,13 +178,17 @@ fn unusable_axes_and_files_are_refused_by_name() {
 
     // A foreign file stays unchanged.
     fs::write(home.file(), "tok/s,model\n1,2\n").unwrap();
-    refused(&["-m", MODEL], 1, &["sweep.jsonl, line 1", "no measurement of a sweep", "--out"]);
+    refused(&["-m", MODEL], 1, &["sweep.jsonl, line 1", "not a measurement of a sweep", "--out"]);
     fs::remove_file(home.file()).unwrap();
     let axes = ["-m", MODEL, "-t", "1", "-d", "0", "--rounds", "1"];
     said(&mut home.sweep(&axes));
     let before = fs::read(home.file()).unwrap();
     let other = ["-m", MODEL, "-t", "1,2", "-d", "0", "--rounds", "1"];
-    refused(&other, 1, &["is of another sweep", "threads is [1] there and [1,2] here", "--out"]);
+    refused(
+        &other,
+        1,
+        &["belongs to another sweep", "threads is [1] there and [1,2] here", "--out"],
+    );
     assert_eq!(fs::read(home.file()).unwrap(), before);
 }
 

@@ -337,7 +337,7 @@ fn results_that_cannot_be_stored_are_an_error() {
     let (code, text, error) = run(&[]);
     assert_eq!(code, Some(1), "{text}{error}");
     assert!(text.contains("than the heuristic") && text.contains("nothing was written"), "{text}");
-    let says = "what was found is not remembered: cannot make the directory /proc/data/orind/tune";
+    let says = "cannot store the tuning results: cannot make the directory /proc/data/orind/tune";
     assert!(error.contains(says) && error.contains("os error"), "{error}");
     let (code, report, _) = run(&["--json"]);
     let report: Value = serde_json::from_str(&report).unwrap();

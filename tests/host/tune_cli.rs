@@ -113,7 +113,10 @@ fn exported_entries_are_imported_on_the_same_device() {
     );
     let said = out(&tune(to.path(), &["import", &file]));
     assert!(said.starts_with("1 new, 0 changed, 0 known: "), "{said}");
-    assert!(said.contains("stale, not taken: project Q8_0 512x1024: the kernels have"), "{said}");
+    assert!(
+        said.contains("stale, not imported: project Q8_0 512x1024: the kernels have"),
+        "{said}"
+    );
     assert_eq!(
         File::parse(&out(&tune(to.path(), &["export", "-"]))).unwrap().records,
         std::slice::from_ref(&record)
@@ -122,12 +125,16 @@ fn exported_entries_are_imported_on_the_same_device() {
     let other = DeviceKey::gpu(90, 131, 1900);
     store.merge(&other, &[record]).unwrap();
     let told = tune(from.path(), &["export", &file]);
-    assert!(stderr(&told).contains("--device is needed; stored are cpu-"), "{}", stderr(&told));
+    assert!(
+        stderr(&told).contains("--device is needed; devices in the store: cpu-"),
+        "{}",
+        stderr(&told)
+    );
     out(&tune(from.path(), &["export", &file, "--device", &other.stem()]));
     let told = tune(to.path(), &["import", &file]);
     assert_eq!(told.status.code(), Some(1));
     assert!(
-        stderr(&told).contains("another device than this machine has: GPU with 131 SMs"),
+        stderr(&told).contains("a device that this machine does not have: GPU with 131 SMs"),
         "{}",
         stderr(&told)
     );

@@ -1,4 +1,4 @@
-//! A report as text: a table for people, Markdown, CSV. Field-standard columns first, ours after.
+//! Reports as text: a table for people, Markdown, CSV. The usual columns of the field come first.
 
 use crate::statistics::{DEFINITION, Summary};
 use bench::{Model, Report, Roof, Row};
@@ -18,11 +18,11 @@ const COLUMNS: [&str; 12] = [
     "GFLOP/s",
     "J/token",
 ];
-/// Columns that are texts and stand to the left.
+/// Left-aligned text columns.
 const LEFT: [bool; 12] =
     [true, false, false, true, false, true, false, false, false, false, false, false];
 
-/// The table that a terminal shows: conditions above, columns aligned, definitions below.
+/// Formats the terminal table: conditions above, aligned columns, definitions below.
 pub fn table(report: &Report) -> String {
     let mut text = conditions(report);
     text.push('\n');
@@ -38,7 +38,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The same as Markdown, for a README or an issue tracker.
+/// Formats the report as Markdown, for a README or an issue tracker.
 pub fn markdown(report: &Report) -> String {
     let mut text = aligned(report);
     text.push('\n');
@@ -54,7 +54,7 @@ pub fn markdown(report: &Report) -> String {
     text
 }
 
-/// One line per row, SI units, every condition repeated on each line.
+/// Formats a line per row in SI units, with every condition repeated on each line.
 pub fn csv(report: &Report) -> String {
     let m = &report.manifest;
     let mut text = String::from(
@@ -108,7 +108,7 @@ pub fn csv(report: &Report) -> String {
     text
 }
 
-/// A CSV field, quoted where RFC 4180 wants it.
+/// Quotes a CSV field where RFC 4180 requires it.
 pub(super) fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
@@ -118,7 +118,7 @@ pub(super) fn quoted(field: &str) -> String {
 }
 
 fn aligned(report: &Report) -> String {
-    // Only where there is a meter.
+    // Only if there is a power meter.
     let joules = report.rows.iter().any(|row| row.joules_per_token.is_some());
     let shown = if joules { COLUMNS.len() } else { COLUMNS.len() - 1 };
     let mut rows = vec![COLUMNS[..shown].iter().map(|&name| name.to_owned()).collect()];
@@ -126,7 +126,8 @@ fn aligned(report: &Report) -> String {
     pipes(&rows, |column| LEFT[column])
 }
 
-/// A Markdown table whose columns are aligned, names in the first row; `left` says which stand to the left.
+/// Formats an aligned Markdown table with names in the first row; `left` selects left-aligned
+/// columns.
 pub(super) fn pipes(rows: &[Vec<String>], left: impl Fn(usize) -> bool) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
@@ -180,7 +181,7 @@ fn cells(report: &Report, row: &Row) -> [String; 12] {
     ]
 }
 
-/// `12.34 ± 0.56`; a single measurement has no spread and says so.
+/// Formats `12.34 ± 0.56`; a single measurement has no spread.
 fn plus_minus(summary: &Summary, digits: usize) -> String {
     match summary.spread {
         Some(spread) => format!("{:.digits$} ± {spread:.digits$}", summary.median),
@@ -217,7 +218,7 @@ fn conditions(report: &Report) -> String {
         parts.push(format!("Linux {kernel}"));
     }
     if let Some(taken) = machine.taken_by_others {
-        parts.push(format!("{:.0} % of processor time went to others", taken * 100.0));
+        parts.push(format!("{:.0} % of CPU time used by others", taken * 100.0));
     }
     let _ = writeln!(text, "machine {}", parts.join(", "));
     if let Some(summary) = m.conditions.summary() {
@@ -229,7 +230,7 @@ fn conditions(report: &Report) -> String {
     text
 }
 
-/// What is not per row.
+/// Facts about the run that do not belong to a row.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let mut facts = vec![("memory bandwidth", bandwidth(&report.roof))];
     if let Some(first) = &report.first_token {
@@ -265,13 +266,13 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// How fast memory was read, and by what.
+/// Formats the read bandwidth and its access pattern.
 fn bandwidth(roof: &Roof) -> String {
     let limit = roof.limit.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
     if roof.measurements == 0 {
         return format!("not measured{limit}");
     }
-    // Of a GPU the stream says how much.
+    // The stream of a GPU includes the size.
     let how = match roof.threads {
         0 => String::new(),
         threads => format!("; {} per pass, {threads} threads", binary_bytes(roof.bytes as f64)),
@@ -294,13 +295,13 @@ fn notes(report: &Report) -> Vec<String> {
             m.repetitions, m.spec.warmup
         ),
         "pp N: a prompt of N tokens; tg N: N greedy tokens; x B: B sequences, their speeds summed; \
-         @ d D: D tokens were there before."
+         @ d D: D tokens were already in the context."
             .into(),
         format!(
             "Prompts are random token ids (seed {}); tokenisation is not included.",
             m.spec.seed
         ),
-        "bytes/token: weights and KV cache that the plan reads, per token; % of roof: against the \
+        "bytes/token: weights and KV cache that the plan reads per token; % of roof: relative to the \
          memory bandwidth measured in this run."
             .into(),
     ];
@@ -310,7 +311,7 @@ fn notes(report: &Report) -> Vec<String> {
     notes
 }
 
-/// 1024-based, as llama-bench prints sizes.
+/// Formats bytes with factor 1024, as llama-bench does.
 fn binary_bytes(bytes: f64) -> String {
     const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
     if bytes >= GIB {
@@ -320,7 +321,7 @@ fn binary_bytes(bytes: f64) -> String {
     }
 }
 
-/// 1000-based, to go with GB/s.
+/// Formats bytes with factor 1000, to match GB/s.
 fn decimal_bytes(bytes: f64) -> String {
     if bytes >= 1e9 { format!("{:.3} GB", bytes / 1e9) } else { format!("{:.2} MB", bytes / 1e6) }
 }
@@ -427,7 +428,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_that_says_nothing_is_stamped_and_energy_has_a_column() {
+    fn invalid_runs_are_marked_and_energy_has_a_column() {
         let mut report = report();
         assert!(!table(&report).contains("J/token"));
         report.invalid = vec!["the GPU clock moved between 612 and 1300 MHz".into()];
@@ -446,12 +447,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_table_reads_like_llama_bench() {
+    fn the_table_has_llama_bench_columns() {
         let expected = "\
 orind 0.1.0, 2026-01-02T03:04:05Z
 model   synthetic:x:q8_0: qwen3 Q8_0, synthetic: seeded random weights
 device  A processor, AVX2, 2 threads
-machine 2 cores, 3 % of processor time went to others
+machine 2 cores, 3 % of CPU time used by others
 
 | model            |       size |   params | device | threads | test          |         tok/s | bytes/token |  GB/s | % of roof | GFLOP/s |
 | ---------------- | ---------: | -------: | ------ | ------: | ------------- | ------------: | ----------: | ----: | --------: | ------: |
@@ -470,7 +471,7 @@ peak memory          900.00 MiB resident: weights 600.00 MiB, KV cache 100.00 Mi
     }
 
     #[test]
-    fn a_gpu_has_no_threads_and_memory_of_its_own() {
+    fn gpu_reports_have_no_threads_and_separate_memory() {
         let mut report = report();
         report.manifest.threads = 0;
         report.manifest.device_description = "A GPU, 132 SMs".into();
@@ -490,7 +491,7 @@ peak memory          900.00 MiB resident: weights 600.00 MiB, KV cache 100.00 Mi
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
-        // Read by less than usual, and not at all.
+        // Measured with a smaller buffer than usual, then not measured.
         report.roof.limit = Some("no room".into());
         assert!(table(&report).contains("slowest 18.00); no room\n"));
         report.roof.measurements = 0;

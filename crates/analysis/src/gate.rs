@@ -1,14 +1,13 @@
-//! Whether a program became slower: a run held against an earlier record, or against another build measured in
-//! turn with it.
+//! Speed gate: compares a run with an earlier record, or with another build measured alternately.
 //!
-//! The verdict of a test follows from the ratio of its speeds, now over before, and the interval of that:
-//! *slower* when the interval lies below 1 and the ratio is off by the threshold at least; *same* when the
-//! interval leaves no room for a slow-down by the threshold; else nobody can tell. *Faster* is the counterpart
-//! of *slower*.
+//! The verdict of a test follows from the ratio of its speeds, now over before, and from the
+//! interval of that ratio. *Slower*: the interval is below 1 and the ratio is off by at least the
+//! threshold. *Same*: the interval excludes a slowdown by the threshold. *Faster* mirrors *slower*.
+//! Otherwise the gate cannot tell.
 //!
-//! Two processes differ where nothing changed. Pairs are of few processes: their interval is wider by
-//! [`FLOOR`] on both sides. Against a record the noise of both runs counts as if each had but one repetition, and
-//! with it what runs of one commit in the history differ by.
+//! Processes of the same build differ. Alternating runs use few processes, so their interval is
+//! widened by [`FLOOR`] on both sides. Against a record, the noise of both runs counts as if each
+//! had one repetition, plus the spread between runs of one commit in the history.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use crate::statistics::{CONFIDENCE, FLOOR, Interval, Pairs, Summary, student_t_975};
 use bench::{Manifest, Report, Row, Test};
 
-/// How a verdict is found, in two lines.
-pub const RULE: &str = "slower: the interval lies below 1, and the ratio is off by the threshold at least; same: the \
-     interval leaves no room for a slow-down by the threshold; else it cannot be told.";
+/// Rule of the verdicts, printed below the table.
+pub const RULE: &str = "slower: the interval is below 1 and the ratio is off by at least the threshold; same: the \
+     interval excludes a slowdown by the threshold; otherwise the gate cannot tell.";
 
-/// Part by which clocks of an Orin may differ between runs that are compared.
+/// Fraction by which clocks of an Orin may differ between compared runs.
 const SAME_CLOCK: f64 = 0.02;
 
-/// From best to worst.
+/// Verdicts from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -32,22 +31,22 @@ pub enum Verdict {
     Same,
     CannotTell,
     Slower,
-    /// The machine changed during a run: its numbers say nothing.
+    /// The machine changed during a run, so its numbers are invalid.
     Invalid,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
-    /// The worst of all tests.
+    /// Worst verdict of all tests.
     pub verdict: Verdict,
-    /// Part by which a test may become slower, 0 to 1.
+    /// Fraction by which a test may become slower, 0 to 1.
     pub threshold: f64,
     pub before: Build,
     pub now: Build,
-    pub rows: Vec<Judged>,
-    /// Where noise between processes was taken from: a line for people.
+    pub rows: Vec<TestVerdict>,
+    /// Description of the noise between processes, one line.
     pub noise: String,
-    /// Why the numbers say nothing.
+    /// Reasons why the numbers are invalid.
     pub invalid: Vec<String>,
 }
 
@@ -58,37 +57,37 @@ pub struct Build {
     pub date: String,
 }
 
-/// One test, in tokens per second.
+/// Verdict of one test; speeds in tokens per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Judged {
+pub struct TestVerdict {
     pub name: String,
     pub before: f64,
     pub now: f64,
-    /// Now over before.
+    /// Ratio of now over before.
     pub ratio: f64,
-    /// `None` where there is one repetition only.
+    /// `None` if there is only one repetition.
     pub interval: Option<Interval>,
     pub verdict: Verdict,
-    /// Where both were measured in turn.
+    /// Set if both builds were measured alternately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs: Option<Pairs>,
 }
 
-/// Why two runs cannot be compared.
+/// Reason why two runs cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     pub what: &'static str,
     pub before: String,
     pub now: String,
-    /// What to do about it.
+    /// Advice for the user.
     pub remedy: &'static str,
 }
 
-/// What differs between the conditions of two runs that must not; empty for like and like. Where one of them
-/// does not tell, nothing differs.
+/// Returns conditions that differ between two runs and must not; empty for comparable runs. An
+/// unknown condition never differs.
 pub fn differences(before: &Manifest, now: &Manifest) -> Vec<Difference> {
     let mut found = Vec::new();
-    let mut hold = |what, remedy, before: Option<String>, now: Option<String>| {
+    let mut check = |what, remedy, before: Option<String>, now: Option<String>| {
         if let (Some(before), Some(now)) = (before, now)
             && before != now
         {
@@ -96,22 +95,22 @@ pub fn differences(before: &Manifest, now: &Manifest) -> Vec<Difference> {
         }
     };
     let mut each = |what, remedy, of: &dyn Fn(&Manifest) -> Option<String>| {
-        hold(what, remedy, of(before), of(now));
+        check(what, remedy, of(before), of(now));
     };
-    each("the model", "name the record's with -m", &|m| {
+    each("the model", "use the record's with -m", &|m| {
         Some(format!("{} {}, {} bytes", m.model.id, m.model.file_type, m.model.bytes))
     });
     each("the SHA-256 of the model's file", "measure the same file, or save a new record", &|m| {
         m.provenance.as_ref()?.model_sha256.clone()
     });
-    each("the device", "name the record's with --backend", &|m| Some(m.device.clone()));
-    each("the machine", "measure where the record is from, or save one here", &|m| {
+    each("the device", "use the record's with --backend", &|m| Some(m.device.clone()));
+    each("the machine", "measure on the record's machine, or save a record here", &|m| {
         Some(m.device_description.clone())
     });
-    each("the number of threads", "give the record's with --threads", &|m| {
+    each("the number of threads", "use the record's with --threads", &|m| {
         Some(m.threads.to_string())
     });
-    each("the processors allowed", "start it under the record's `taskset`", &|m| {
+    each("the processors allowed", "start orind with the record's `taskset`", &|m| {
         m.machine.affinity.clone()
     });
     each("the tokens of a sequence", "load the model with the record's --context", &|m| {
@@ -133,7 +132,7 @@ pub fn differences(before: &Manifest, now: &Manifest) -> Vec<Difference> {
             let (Some(was), Some(is)) = pair else { continue };
             if (is / was - 1.0).abs() > SAME_CLOCK {
                 let mhz = |hz: f64| Some(format!("{:.0} MHz", hz / 1e6));
-                hold(what, "pin the clocks with `sudo jetson_clocks`", mhz(was), mhz(is));
+                check(what, "pin the clocks with `sudo jetson_clocks`", mhz(was), mhz(is));
             }
         }
     }
@@ -141,10 +140,10 @@ pub fn differences(before: &Manifest, now: &Manifest) -> Vec<Difference> {
 }
 
 impl Gate {
-    /// Holds a run against a record. `history` is what else is known of this machine.
+    /// Compares a run with a record; `history` contains other runs of this machine.
     ///
     /// # Errors
-    /// What differs that must not.
+    /// The conditions that differ.
     pub fn of_record(
         before: &Report,
         now: &Report,
@@ -172,7 +171,7 @@ impl Gate {
                 confidence: CONFIDENCE,
             });
             let verdict = verdict(ratio, interval, threshold);
-            Judged {
+            TestVerdict {
                 name: new.name.clone(),
                 before: was.median,
                 now: is.median,
@@ -184,24 +183,24 @@ impl Gate {
         };
         let rows = pairs.into_iter().map(judge).collect();
         let noise = if known {
-            "the prediction intervals of both runs, and what runs of one commit in the history differ by"
+            "the prediction intervals of both runs, and the spread between runs of one commit in the history"
         } else {
             "the prediction intervals of both runs; the history has no commit with two runs like this"
         };
         Ok(Self::new(before, now, rows, threshold, noise))
     }
 
-    /// Holds two builds against each other that were measured in turn, so that their samples are pairs.
+    /// Compares two builds that were measured alternately, so that their samples are pairs.
     ///
     /// # Errors
-    /// What differs that must not.
+    /// The conditions that differ.
     pub fn of_pairs(
         before: &Report,
         now: &Report,
         threshold: f64,
     ) -> Result<Self, Vec<Difference>> {
         let matched = matching(before, now)?;
-        // All tests together err once in twenty gates.
+        // The error rate of all tests together is one in twenty gates.
         let confidence = 1.0 - (1.0 - CONFIDENCE) / matched.len().max(1) as f64;
         let judge = |(old, new): (&Row, &Row)| {
             let (was, is) = (&old.tokens_per_second, &new.tokens_per_second);
@@ -216,7 +215,7 @@ impl Gate {
             if drifted && matches!(verdict, Verdict::Slower | Verdict::Faster) {
                 verdict = Verdict::CannotTell;
             }
-            Judged {
+            TestVerdict {
                 name: new.name.clone(),
                 before: was.median,
                 now: is.median,
@@ -227,12 +226,18 @@ impl Gate {
             }
         };
         let rows = matched.into_iter().map(judge).collect();
-        let noise = "pairs of few processes measured in turn; the interval is wider by 1 % on both sides, since \
+        let noise = "alternating runs of few processes; the interval is widened by 1 % on both sides because \
                      other processes of the same builds differ";
         Ok(Self::new(before, now, rows, threshold, noise))
     }
 
-    fn new(before: &Report, now: &Report, rows: Vec<Judged>, threshold: f64, noise: &str) -> Self {
+    fn new(
+        before: &Report,
+        now: &Report,
+        rows: Vec<TestVerdict>,
+        threshold: f64,
+        noise: &str,
+    ) -> Self {
         let invalid = [("before", before), ("now", now)].into_iter().flat_map(|(which, report)| {
             report.invalid.iter().map(move |reason| format!("{which}: {reason}"))
         });
@@ -255,7 +260,7 @@ impl Gate {
     }
 }
 
-/// The rows of the same tests, or why there are none.
+/// Returns the rows of the same tests, or the reason why there are none.
 fn matching<'a>(
     before: &'a Report,
     now: &'a Report,
@@ -272,7 +277,7 @@ fn matching<'a>(
             what: "the tests",
             before: names(before),
             now: names(now),
-            remedy: "ask for the record's with -p, -n, -d and -b, or for none: then they are the record's",
+            remedy: "use the record's with -p, -n, -d and -b, or omit all four",
         });
         return Err(differing);
     };
@@ -292,8 +297,8 @@ fn verdict(ratio: f64, interval: Option<Interval>, threshold: f64) -> Verdict {
     }
 }
 
-/// Half the interval of the logarithm of the ratio of two runs: a run's median is taken to move as much as one of
-/// its repetitions, for noise that lasts longer than a run.
+/// Half the interval of the logarithm of the ratio of two runs. The median of a run is assumed to
+/// vary as much as one repetition, because noise can last longer than a run.
 fn reach(was: &Summary, is: &Summary, between: Option<(f64, usize)>) -> Option<f64> {
     let own = |run: &Summary| Some((run.spread? / run.median.abs()).powi(2));
     let other = match between {
@@ -303,8 +308,8 @@ fn reach(was: &Summary, is: &Summary, between: Option<(f64, usize)>) -> Option<f
     Some((own(was)? + own(is)? + other).sqrt())
 }
 
-/// By how much the logarithms of the medians of a test differ between runs of one commit, as a standard deviation
-/// with its degrees of freedom.
+/// Standard deviation, with its degrees of freedom, of the logarithms of a test's median between
+/// runs of one commit.
 fn between(history: &[&Report], test: Test) -> Option<(f64, usize)> {
     let mut commits: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for report in history {
@@ -345,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn against_a_record_the_verdict_follows_the_interval() {
+    fn the_verdict_against_a_record_follows_the_interval() {
         let before = run("a", &around(100.0));
         for (speed, expected) in [
             (100.0, Verdict::Same),
@@ -362,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_of_one_commit_differ_by_is_noise() {
+    fn differences_between_runs_of_one_commit_are_noise() {
         let before = run("a", &around(100.0));
         let now = run("b", &around(92.0));
         let quiet = [run("a", &around(100.0)), run("a", &around(100.2))];
@@ -372,8 +377,8 @@ mod tests {
         let wild: Vec<&Report> = wild.iter().collect();
         let gate = of_record(&before, &now, &wild);
         assert_eq!(gate.verdict, Verdict::CannotTell);
-        assert!(gate.noise.contains("runs of one commit in the history differ by"));
-        // Runs of other commits, and such as say nothing, are no noise.
+        assert!(gate.noise.contains("spread between runs of one commit in the history"));
+        // Runs of other commits and invalid runs are not noise.
         let (mut broken, dirty) = (run("a", &around(200.0)), run("a-dirty", &around(300.0)));
         broken.invalid.push("the power mode changed".into());
         let other = run("c", &around(50.0));
@@ -383,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_see_through_a_machine_that_wanders() {
+    fn pairs_cancel_the_drift_of_the_machine() {
         let walk = [100.0, 130.0, 80.0, 115.0, 95.0, 140.0, 70.0, 105.0, 120.0, 88.0];
         let wiggle = |i: usize| 1.0 + 0.004 * (i as f64 * 1.7).sin();
         let times = |factor: f64| -> Vec<f64> {
@@ -396,10 +401,10 @@ mod tests {
             let gate = Gate::of_pairs(&before, &run("b", &times(factor)), 0.05).unwrap();
             assert_eq!(gate.verdict, expected, "{factor}: {:?}", gate.rows[0]);
         }
-        // Five pairs reach no 95 %.
+        // Five pairs cannot reach 95 % confidence.
         let few = Gate::of_pairs(&run("a", &walk[..5]), &run("b", &times(0.5)[..5]), 0.05).unwrap();
         assert_eq!((few.verdict, few.rows[0].interval), (Verdict::CannotTell, None));
-        // A difference that changes its sign while the rounds go on is none of the builds.
+        // A difference that changes sign over the rounds is not a difference between builds.
         let drift: Vec<f64> =
             walk.iter().enumerate().map(|(i, x)| x * (1.03 - 0.02 * i as f64)).collect();
         let gate = Gate::of_pairs(&before, &run("b", &drift), 0.05).unwrap();
@@ -407,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn unlike_runs_are_refused_with_what_differs() {
+    fn incomparable_runs_are_rejected_with_their_differences() {
         let before = run("a", &around(100.0));
         let refused = |change: &dyn Fn(&mut Report)| -> Vec<String> {
             let mut now = run("b", &around(50.0));
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_says_nothing_gives_no_verdict() {
+    fn invalid_runs_get_no_verdict() {
         let (mut before, now) = (run("a", &around(100.0)), run("b", &around(100.0)));
         before.invalid.push("the GPU clock moved".into());
         let gate = of_record(&before, &now, &[]);

@@ -1,5 +1,5 @@
-//! What became of a speed: for each model, device, number of threads and test the records in the order in which
-//! they were made, and where a change is larger than their noise.
+//! History of a speed: per model, device, number of threads and test, the records in order, with
+//! changes larger than their noise marked.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use bench::Report;
 
-/// Columns of the plot.
+/// Width of the plot in columns.
 const WIDTH: usize = 24;
 
-/// One line of the history.
+/// Series of one model, device, number of threads and test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     pub model: String,
-    /// The first digits of its SHA-256: another file of the same name is another series.
+    /// First digits of the file's SHA-256: another file with the same name is another series.
     pub sha256: Option<String>,
     pub device: String,
     pub threads: usize,
@@ -26,17 +26,17 @@ pub struct Series {
 pub struct Point {
     pub date: String,
     pub commit: Option<String>,
-    /// Tokens per second.
+    /// Median in tokens per second.
     pub median: f64,
     pub spread: Option<f64>,
-    /// From the point before, as a fraction; only where it is larger than both spreads together.
+    /// Change from the previous point as a fraction; only if larger than both spreads together.
     pub change: Option<f64>,
-    /// The machine changed during the run: it is shown, and nothing is held against it.
+    /// The machine changed during the run: the point is shown but not compared.
     pub invalid: bool,
 }
 
 impl Series {
-    /// All series of some reports, in the order in which they appear.
+    /// Groups reports into series, in order of appearance.
     pub fn of<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for report in reports {
@@ -96,7 +96,7 @@ impl Series {
         format!("{}{sha256} on {}{threads}: {}, tok/s", self.model, self.device, self.test)
     }
 
-    /// A line for each record, with the interval drawn on one scale.
+    /// Formats a line per record, with the intervals drawn on one scale.
     pub fn plot(&self) -> String {
         let edge = |sign: f64| {
             self.points.iter().map(move |point| point.median + sign * point.spread.unwrap_or(0.0))
@@ -115,15 +115,15 @@ impl Series {
             cells[column(point.median)] = if point.invalid { '?' } else { '●' };
             let drawn: String = cells.iter().collect();
             let _ =
-                writeln!(text, "{} {:<9} {drawn} {}", point.when(), point.build(), point.told());
+                writeln!(text, "{} {:<9} {drawn} {}", point.when(), point.build(), point.summary());
         }
         text
     }
 
-    /// The numbers alone.
+    /// Formats only the numbers.
     pub fn list(&self) -> String {
         self.points.iter().fold(String::new(), |mut text, point| {
-            let _ = writeln!(text, "{} {:<9} {}", point.when(), point.build(), point.told());
+            let _ = writeln!(text, "{} {:<9} {}", point.when(), point.build(), point.summary());
             text
         })
     }
@@ -135,7 +135,7 @@ impl Point {
         format!("{:<16}", self.date.replace('T', " ").chars().take(16).collect::<String>())
     }
 
-    /// The commit as people write it; `+` for sources that differed.
+    /// Abbreviated commit; `+` marks modified sources.
     fn build(&self) -> String {
         let Some(commit) = &self.commit else { return "?".into() };
         let clean = commit.strip_suffix("-dirty");
@@ -143,7 +143,7 @@ impl Point {
         format!("{short}{}", if clean.is_some() { "+" } else { "" })
     }
 
-    fn told(&self) -> String {
+    fn summary(&self) -> String {
         let spread = self.spread.map_or_else(|| "?".to_owned(), |spread| format!("{spread:.2}"));
         let mut text = format!("{:.2} ± {spread}", self.median);
         if self.invalid {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_beyond_the_noise_carry_their_commit() {
+    fn changes_beyond_the_noise_show_their_commit() {
         let mut broken = run("dddd", 10.0);
         broken.invalid.push("throttled".into());
         let mut other = run("eeee", 50.0);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_record_is_a_series_too() {
+    fn one_record_is_a_series() {
         let series = Series::of(&[run("a", 100.0)]);
         assert!(series[1].plot().contains("20.00 ± ?"), "{}", series[1].plot());
     }

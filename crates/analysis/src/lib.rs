@@ -11,7 +11,7 @@ pub mod sweep;
 mod verify;
 
 pub use format::{csv, markdown, table};
-pub use gate::{Build, Difference, Gate, Judged, RULE, Verdict, differences};
+pub use gate::{Build, Difference, Gate, RULE, TestVerdict, Verdict, differences};
 pub use history::{Point, Series};
 pub use record::{Damaged, FILE, FORMAT, RecordError, Records, append, read};
 pub use verify::{Findings, verify};

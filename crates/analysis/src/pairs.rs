@@ -1,8 +1,9 @@
-//! Two series measured in turn, held against each other round by round: what changed from round to round on
-//! the machine touches both of a pair and leaves their ratio alone.
+//! Comparison of two series that were measured alternately, round by round: changes of the machine
+//! between rounds affect both values of a pair and cancel in their ratio.
 //!
-//! The result is the median of the ratios with an interval that assumes no distribution. Beside it stand what
-//! other reports print: Hodges and Lehmann's estimate, Welch's t, Hedges' g, and how the ratio drifted.
+//! The result is the median ratio with a distribution-free interval. For comparison with other
+//! reports it includes the Hodges-Lehmann estimate, Welch's t, Hedges' g, and the drift of the
+//! ratio.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
@@ -11,78 +12,80 @@ use statrs::function::gamma::ln_gamma;
 
 use bench::statistics::{CONFIDENCE, Summary, median, outliers, sorted};
 
-/// The rule of [`Pairs::resolved`], in a line.
-pub const RULE: &str = "resolved: the interval of the median ratio reaches its confidence (95 % takes 6 pairs) and \
-     leaves out 1, and no significant drift over the rounds crosses 1";
+/// Rule of [`Pairs::resolved`], in one line.
+pub const RULE: &str = "resolved: the interval of the median ratio reaches its confidence (95 % needs 6 pairs) and \
+     excludes 1, and no significant drift over the rounds crosses 1";
 
-/// Most rounds for which the chance of an order is counted and not approximated; scipy's limit.
+/// Largest number of rounds for which the probability of an order is exact instead of approximated;
+/// scipy's limit.
 const COUNTED: usize = 33;
 
-/// Second over first, for series measured in turn.
+/// Ratios of the second series over the first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pairs {
-    /// Of each round, in order. None is left out of anything.
+    /// Ratio of each round, in order; none is excluded from any number.
     pub ratios: Vec<f64>,
     /// Median of the ratios.
     pub median: f64,
     pub interval: Interval,
-    /// Median of the means of all pairs of ratios, as logarithms: steadier than the median where ratios lie
-    /// symmetrically.
+    /// Hodges-Lehmann estimate: median of the means of all pairs of ratios, as logarithms. It is
+    /// more stable than the median for symmetric ratios.
     pub hodges_lehmann: f64,
-    /// `None` for fewer than two pairs, or where nothing varies.
+    /// `None` for fewer than two pairs or without variance.
     pub welch: Option<Welch>,
-    /// Hedges' g: the difference of the means in pooled standard deviations, corrected for few samples.
+    /// Hedges' g: difference of the means in pooled standard deviations, corrected for small
+    /// samples.
     pub effect: Option<f64>,
     /// `None` for fewer than three pairs.
     pub drift: Option<Drift>,
-    /// Places of ratios beyond Tukey's fences.
+    /// Indices of ratios outside Tukey's fences.
     pub outliers: Vec<usize>,
-    /// Whether both series pass [`Summary::consistent`].
+    /// True if both series pass [`Summary::consistent`].
     pub consistent: bool,
-    /// Whether there is a difference: see [`RULE`].
+    /// True if there is a difference; see [`RULE`].
     pub resolved: bool,
 }
 
-/// Where a median lies, by order statistics: no distribution is assumed.
+/// Distribution-free interval of a median, from order statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
-    /// What was asked for, 0 to 1.
+    /// Requested confidence, 0 to 1.
     pub wanted: f64,
-    /// What these order statistics have: the next attainable one from `wanted`, or that of the whole range
-    /// where there are too few values to reach it.
+    /// Actual confidence of these order statistics: the smallest attainable one from `wanted`, or
+    /// that of the whole range if there are too few values.
     pub confidence: f64,
 }
 
-/// Welch's test of the difference of two means.
+/// Welch's test for the difference of two means.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Welch {
     pub t: f64,
     pub degrees: f64,
-    /// Two-sided.
+    /// Two-sided p-value.
     pub p: f64,
 }
 
-/// How the ratio moved over the rounds.
+/// Drift of the ratio over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drift {
-    /// Theil and Sen's slope of the ratio's logarithm, per round.
+    /// Theil-Sen slope of the ratio's logarithm, per round.
     pub slope: f64,
     /// Kendall's τ between round and ratio.
     pub tau: f64,
-    /// Of τ, two-sided.
+    /// Two-sided p-value of τ.
     pub p: f64,
 }
 
 impl Pairs {
-    /// Holds `second` against `first` at [`CONFIDENCE`]. `None` unless they have the same number of values, at
-    /// least one, all finite and above zero.
+    /// Compares `second` with `first` at [`CONFIDENCE`]. `None` unless both have the same number of
+    /// values, at least one, all finite and above zero.
     pub fn of(first: &[f64], second: &[f64]) -> Option<Self> {
         Self::at(first, second, CONFIDENCE)
     }
 
-    /// The same at another confidence, as several tests that are judged together need.
+    /// Compares at another confidence, as several tests that are judged together require.
     pub fn at(first: &[f64], second: &[f64], confidence: f64) -> Option<Self> {
         let usable = |x: &f64| x.is_finite() && *x > 0.0;
         if first.len() != second.len() || !first.iter().chain(second).all(usable) {
@@ -93,7 +96,8 @@ impl Pairs {
         let interval = Interval::of_median(&ratios, confidence)?;
         let middle = median(&ratios)?;
         let drift = Drift::of(&logarithms);
-        // The fitted line through the median of the middle round ends half a drift away on both sides.
+        // A line with this slope through the median at the middle round ends half a drift away on
+        // both sides.
         let half = |drift: Drift| drift.slope.abs() * (ratios.len() - 1) as f64 / 2.0;
         let drifted = drift.is_some_and(|d| d.significant() && half(d) >= middle.ln().abs());
         let [a, b] = [Summary::of(first.to_vec())?, Summary::of(second.to_vec())?];
@@ -113,8 +117,9 @@ impl Pairs {
 }
 
 impl Interval {
-    /// The interval of the median between the k-th smallest and the k-th largest value, with the largest k whose
-    /// confidence, `1 - 2 P(B(n, ½) < k)`, is at least the one wanted; `None` for no values.
+    /// Interval of the median between the k-th smallest and the k-th largest value. Chooses the
+    /// largest k whose confidence, `1 - 2 P(B(n, ½) < k)`, is at least `wanted`; `None` for no
+    /// values.
     pub fn of_median(values: &[f64], wanted: f64) -> Option<Self> {
         let values = sorted(values);
         let binomial = Binomial::new(0.5, values.len() as u64).ok()?;
@@ -124,7 +129,7 @@ impl Interval {
         Some(Self { low, high, wanted, confidence: confidence(k).max(0.0) })
     }
 
-    /// Whether there were values enough for the confidence wanted.
+    /// Returns whether there were enough values for the requested confidence.
     pub fn reached(&self) -> bool {
         self.confidence >= self.wanted
     }
@@ -135,7 +140,7 @@ impl Interval {
 }
 
 impl Welch {
-    /// Of the difference of the second mean from the first.
+    /// Tests the difference of the second mean from the first.
     pub fn of(first: &Summary, second: &Summary) -> Option<Self> {
         let [a, b] = [first, second].map(|s| (s.samples.len() as f64, s.stddev));
         let ((na, sa), (nb, sb)) = ((a.0, a.1?), (b.0, b.1?));
@@ -148,7 +153,7 @@ impl Welch {
 }
 
 impl Drift {
-    /// Over values in the order in which they were measured.
+    /// Tests values in the order in which they were measured.
     fn of(values: &[f64]) -> Option<Self> {
         let n = values.len();
         if n < 3 {
@@ -173,16 +178,17 @@ impl Drift {
         Some(Self { slope: median(&slopes)?, tau, p })
     }
 
-    /// Whether chance alone orders rounds so in fewer than one of twenty cases.
+    /// Returns whether random order would give this drift in fewer than one of twenty cases.
     pub fn significant(&self) -> bool {
         self.p < 0.05
     }
 }
 
-/// Chance that so few of the pairs of `n` values in random order, or fewer, stand one way round; both ways counted.
+/// Two-sided probability that at most `few` pairs of `n` values in random order are in the rarer
+/// order.
 fn chance_of_order(n: usize, few: usize) -> f64 {
-    // Shares of the orders of 1, 2, .. n values that have 0, 1, .. `few` pairs the wrong way round: one more value
-    // may go before any number of those that are there.
+    // Fractions of the orders of 1, 2, .. n values that have 0, 1, .. `few` inversions: the next
+    // value can be inserted before any number of the existing ones.
     let mut shares = vec![0.0; few + 1];
     shares[0] = 1.0;
     for there in 1..n {
@@ -193,7 +199,7 @@ fn chance_of_order(n: usize, few: usize) -> f64 {
     (2.0 * shares.iter().sum::<f64>()).min(1.0)
 }
 
-/// Variance of Kendall's score of values in random order, some of which may be equal.
+/// Variance of Kendall's score of values in random order, with ties.
 fn variance_of_score(values: &[f64]) -> f64 {
     let term = |n: f64| n * (n - 1.0) * (2.0 * n + 5.0);
     let values = sorted(values);

@@ -1,5 +1,5 @@
-//! Records: complete reports in one file, a line of JSON for each, oldest first. The file only grows: a line
-//! goes in whole under a lock, and one that a crash cut short is reported by its number and costs no other.
+//! Records: complete reports in one file, one JSON line each, oldest first. Lines are appended
+//! whole under a lock. A truncated line is reported by its number and affects no other.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use bench::Report;
 
-/// The file's name in the state directory.
+/// Name of the file in the state directory.
 pub const FILE: &str = "bench.jsonl";
 
-/// Raised where an older program would misunderstand a line. Fields that it does not know it leaves alone.
+/// Format version, raised if an older program would misunderstand a line. Unknown fields are
+/// ignored.
 pub const FORMAT: u32 = 1;
 
-/// How long another writer may hold the file: a line takes milliseconds.
+/// Time limit for another writer; appending a line takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -36,37 +37,37 @@ struct Line<R> {
     report: R,
 }
 
-/// What a file holds.
+/// Contents of a record file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Records {
     pub path: PathBuf,
-    /// Line and report, oldest first.
+    /// Line number and report, oldest first.
     pub reports: Vec<(usize, Report)>,
-    /// Lines that are none.
+    /// Lines that are not records.
     pub damaged: Vec<Damaged>,
 }
 
-/// A line that is no record.
+/// A line that is not a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damaged {
     pub line: usize,
     pub why: String,
 }
 
-/// Adds a record. When this returns it is on the disk; when it fails the file is as it was.
+/// Appends a record. On return it is on disk; after an error the file is unchanged.
 ///
 /// # Errors
-/// The file or its directory cannot be made or written, or another process holds it.
+/// The file or its directory cannot be created or written, or another process has locked it.
 pub fn append(path: &Path, report: &Report) -> Result<(), RecordError> {
     append_line(path, &Line { format: FORMAT, report })
 }
 
-/// The same for a line that has more than a report in it.
+/// Appends a line that contains more than a report.
 pub(super) fn append_line(path: &Path, line: &impl Serialize) -> Result<(), RecordError> {
     add_line(&mut locked(path, PATIENCE)?, path, line)
 }
 
-/// Opens a file, which is made where it is not there, for the lines of this process alone.
+/// Opens a file, creating it if missing, with an exclusive lock.
 pub(super) fn locked(path: &Path, patience: Duration) -> Result<File, RecordError> {
     let failed = |what| move |source| RecordError::Io { what, path: path.to_owned(), source };
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
@@ -89,7 +90,7 @@ pub(super) fn locked(path: &Path, patience: Duration) -> Result<File, RecordErro
     }
 }
 
-/// Adds a line to a file that is [`locked`].
+/// Appends a line to a [`locked`] file.
 pub(super) fn add_line(
     file: &mut File,
     path: &Path,
@@ -101,7 +102,7 @@ pub(super) fn add_line(
     add(file, line).map_err(failed)
 }
 
-/// Writes a line at the end; what is there of a line without an end stays a line of its own.
+/// Writes a line at the end; an incomplete last line stays a line of its own.
 fn add(file: &mut File, mut line: Vec<u8>) -> io::Result<()> {
     let length = file.metadata()?.len();
     let mut last = [b'\n'];
@@ -114,13 +115,13 @@ fn add(file: &mut File, mut line: Vec<u8>) -> io::Result<()> {
     }
     let written = file.write_all(&line).and_then(|()| file.sync_data());
     if written.is_err() {
-        // The room that half a line takes is missing already.
+        // Free the space of a partially written line.
         file.set_len(length)?;
     }
     written
 }
 
-/// Reads a file of records, or the one report that `orinctl bench --json` prints.
+/// Reads a record file, or the one report that `orinctl bench --json` prints.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -148,7 +149,7 @@ pub fn read(path: &Path) -> Result<Records, RecordError> {
                     .filter(|line| line.format > FORMAT);
                 let why = match newer {
                     Some(Line { format, .. }) => format!(
-                        "is of format {format}, and this program knows {FORMAT}: update orind"
+                        "has format {format}, but this program supports {FORMAT}: update orind"
                     ),
                     None => error.to_string(),
                 };
@@ -165,7 +166,7 @@ mod tests {
     use crate::format::tests::report;
 
     #[test]
-    fn what_is_saved_is_read_again_whoever_else_saves() {
+    fn concurrent_records_are_all_saved() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/bench.jsonl");
         thread::scope(|scope| {
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_short_is_named_and_costs_no_other() {
+    fn truncated_lines_are_reported_and_affect_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bench.jsonl");
         append(&path, &report()).unwrap();
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_read_where_it_can_be_and_named_where_not() {
+    fn newer_formats_are_read_or_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bench.jsonl");
         let mut line = serde_json::to_value(Line { format: 9, report: report() }).unwrap();
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_report_by_itself_is_a_record_too() {
+    fn a_single_report_is_a_record() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("before.json");
         fs::write(&path, serde_json::to_string_pretty(&report()).unwrap()).unwrap();
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_the_file_as_it_was() {
+    fn a_full_disk_leaves_the_file_unchanged() {
         let error = append(Path::new("/dev/full"), &report()).unwrap_err().to_string();
         assert!(error.contains("/dev/full"), "{error}");
     }

@@ -1,8 +1,8 @@
-//! Serving under load: which requests come when, drawn before anything is sent, and what their times amount to.
-//! It sends nothing itself.
+//! Serving under load: the requests and arrival times, generated before anything is sent, and the
+//! evaluation of their measured times. This module sends nothing itself.
 //!
-//! Everything is in seconds from the begin of the run. The time to first token counts from the planned arrival:
-//! a request that had to wait for a client, since the server was slow, has waited.
+//! All times are in seconds from the start of the run. Time to first token counts from the planned
+//! arrival, so waiting for a free client counts as waiting for the server.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::statistics::Percentiles;
 use plan::sample::philox;
 
-/// What is drawn: each has random numbers of its own.
+/// Random streams, one per quantity.
 const GAP: u32 = 1;
 const PROMPT: u32 = 2;
 const ANSWER: u32 = 3;
@@ -26,7 +26,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// The length at a place from 0 to 1 (exclusive).
+    /// Length at a position from 0 to 1 (exclusive) of the distribution.
     fn at(self, place: f64) -> u32 {
         let (low, high) = (f64::from(self.least), f64::from(self.most) + 1.0);
         let length = (low.ln() + place * (high.ln() - low.ln())).exp();
@@ -41,7 +41,7 @@ impl FromStr for Lengths {
         let (least, most) = text.split_once('-').unwrap_or((text, text));
         match (least.parse(), most.parse()) {
             (Ok(least), Ok(most)) if 0 < least && least <= most => Ok(Self { least, most }),
-            _ => Err("a length above 0 or a range is needed, such as 64 or 32-512".into()),
+            _ => Err("expected a length above 0 or a range, such as 64 or 32-512".into()),
         }
     }
 }
@@ -55,30 +55,31 @@ impl fmt::Display for Lengths {
     }
 }
 
-/// The load that a server is put under.
+/// Load on the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     pub seed: u64,
-    /// Requests under way at once, at most.
+    /// Maximum number of concurrent requests.
     pub clients: usize,
-    /// Requests a second, as a Poisson process; `None`: each client sends its next when it has its answer.
+    /// Requests per second, as a Poisson process; `None` for a closed loop: each client sends its
+    /// next request after its answer.
     pub rate: Option<f64>,
-    /// For how long requests are sent.
+    /// Duration of sending.
     pub seconds: f64,
     pub prompt_tokens: Lengths,
     pub answer_tokens: Lengths,
-    /// Tokens of a prompt that comes beside all others, after a third of the time.
+    /// Length of an additional prompt that is sent after a third of the time.
     #[serde(default)]
     pub long: Option<u32>,
 }
 
 impl Load {
-    /// Uniform in (0, 1).
+    /// Uniform random number in (0, 1).
     fn unit(&self, what: u32, i: u32) -> f64 {
         (f64::from(philox([i, what, 0x5e7_7e15, 0], self.seed)[0]) + 0.5) / 4_294_967_296.0
     }
 
-    /// When requests come; `None` where the answers decide.
+    /// Arrival times; `None` for a closed loop.
     pub fn arrivals(&self) -> Option<Vec<f64>> {
         let rate = self.rate?;
         let mut at = 0.0;
@@ -89,77 +90,78 @@ impl Load {
         Some((0..u32::MAX).map_while(next).collect())
     }
 
-    /// Tokens of a request's prompt and of its answer.
+    /// Prompt and answer length of a request.
     pub fn lengths(&self, i: u32) -> (u32, u32) {
         (self.prompt_tokens.at(self.unit(PROMPT, i)), self.answer_tokens.at(self.unit(ANSWER, i)))
     }
 
-    /// Room that the longest request needs.
+    /// Context length of the longest request.
     pub fn context(&self) -> usize {
         let drawn = self.prompt_tokens.most + self.answer_tokens.most;
         drawn.max(self.long.unwrap_or(0) + Self::LONG_ANSWER) as usize
     }
 
-    /// Tokens of the long prompt's answer.
+    /// Length of the long prompt's answer.
     pub const LONG_ANSWER: u32 = 1;
 
-    /// When the long prompt comes.
+    /// Arrival time of the long prompt.
     pub fn long_arrival(&self) -> f64 {
         self.seconds / 3.0
     }
 }
 
-/// What a good answer keeps to, in seconds.
+/// Limits of a good answer, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Time to first token.
+    /// Maximum time to first token.
     pub first_token: f64,
-    /// Mean time between the tokens of the answer.
+    /// Maximum mean time between tokens.
     pub between: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What failures are counted by: `503 queue_full`, `connection broken`.
+    /// Class of the failure: `503 queue_full`, `connection broken`.
     pub kind: String,
     pub message: String,
-    /// HTTP status, where there was one.
+    /// HTTP status, if any.
     pub status: Option<u16>,
 }
 
-/// One request and its times.
+/// A request and its times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     pub prompt_tokens: u32,
-    /// Tokens asked for.
+    /// Requested number of tokens.
     pub answer_tokens: u32,
     pub planned: f64,
     pub sent: f64,
-    /// When each part with a token came.
+    /// Arrival time of each chunk with a token.
     pub parts: Vec<f64>,
     pub end: f64,
-    /// Tokens that came.
+    /// Number of tokens received.
     pub tokens: u64,
-    /// Tokens of the prompt that a cache had, where the server tells.
+    /// Prompt tokens from a cache, if the server reports them.
     pub cached: Option<u64>,
-    /// Wait for the evaluation to begin, where the server tells.
+    /// Queue wait, if the server reports it.
     pub queued: Option<f64>,
     pub failure: Option<Failure>,
 }
 
 impl Request {
-    /// From the planned arrival.
+    /// Time to first token from the planned arrival.
     pub fn first_token(&self) -> Option<f64> {
         Some(self.parts.first()? - self.planned)
     }
 
-    /// Mean time between tokens; `None` of a single one.
+    /// Mean time between tokens; `None` for a single token.
     pub fn between(&self) -> Option<f64> {
         let further = self.tokens.checked_sub(1).filter(|n| *n > 0)?;
         Some((self.parts.last()? - self.parts.first()?) / further as f64)
     }
 
-    /// A failed request is never good; a single token has nothing between.
+    /// Returns whether the answer is within the limits. A failed request never is; a single token
+    /// has no time between tokens.
     pub fn good(&self, limits: Limits) -> bool {
         self.failure.is_none()
             && self.first_token().is_some_and(|time| time <= limits.first_token)
@@ -167,23 +169,24 @@ impl Request {
     }
 }
 
-/// What came within the limits.
+/// Answers within the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goodput {
     pub requests: u64,
-    /// Of all requests, the failed ones too.
+    /// Fraction of all requests, including failed ones.
     pub share: f64,
-    /// Tokens of those answers a second.
+    /// Tokens per second of those answers.
     pub tokens_per_second: f64,
 }
 
-/// What a long prompt did to the answers that were streaming when it came.
+/// Effect of the long prompt on the answers that were streaming when it arrived.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Long {
     pub request: Request,
-    /// Longest time between two parts of an answer while it waited for its first token.
+    /// Longest time between two chunks of an answer while the long prompt waited for its first
+    /// token.
     pub worst_meanwhile: Option<f64>,
-    /// The same of all other times.
+    /// Longest time between two chunks at all other times.
     pub worst_otherwise: Option<f64>,
 }
 
@@ -200,27 +203,27 @@ impl Long {
     }
 }
 
-/// A run, with every request in the order of arrival.
+/// A run with its requests in order of arrival.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Serving {
     pub server: String,
     pub model: String,
     pub load: Load,
     pub limits: Limits,
-    /// From the begin to the last answer.
+    /// Seconds from the start to the last answer.
     pub elapsed: f64,
     pub done: u64,
-    /// Failures by kind.
+    /// Number of failures by class.
     pub failed: BTreeMap<String, u64>,
-    /// Requests under way when the run was interrupted: in no other number.
+    /// Requests that were running when the run was interrupted; not part of any other number.
     pub unfinished: u64,
-    /// Tokens of the answers a second, and with those of their prompts.
+    /// Answer tokens per second; the next field includes prompt tokens.
     pub output_tokens_per_second: f64,
     pub total_tokens_per_second: f64,
-    /// Of prompts that were answered; where the server tells.
+    /// Cached tokens of answered prompts, if the server reports them.
     pub cached_tokens: Option<u64>,
     pub first_token: Option<Percentiles>,
-    /// Between neighbouring parts of an answer; most servers send each token in one.
+    /// Times between chunks of an answer; most servers send one token per chunk.
     pub between: Option<Percentiles>,
     pub queued: Option<Percentiles>,
     pub goodput: Goodput,
@@ -230,7 +233,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// What the requests amount to. The long one is not among them, nor are those `unfinished`.
+    /// Evaluates the requests, excluding the long one and those `unfinished`.
     pub fn of(
         (server, model): (String, String),
         load: Load,
@@ -277,11 +280,11 @@ impl Serving {
         }
     }
 
-    /// For people.
+    /// Formats the result for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{name:<22}{value}");
         };
         let Load { seed, clients, rate, seconds, prompt_tokens, answer_tokens, .. } = &self.load;
@@ -378,13 +381,14 @@ mod tests {
     #[test]
     fn arrivals_are_a_seeded_poisson_process() {
         let arrivals = load(Some(5.0)).arrivals().unwrap();
-        // 10000 expected, a standard deviation of 100.
+        // 10000 expected, with a standard deviation of 100.
         assert!((9600..10400).contains(&arrivals.len()), "{}", arrivals.len());
         let gaps: Vec<f64> = arrivals.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let n = gaps.len() as f64;
         let mean = gaps.iter().sum::<f64>() / n;
         let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / n).sqrt();
-        // An exponential's standard deviation is its mean, and 1/e of it lies beyond the mean.
+        // The standard deviation of an exponential distribution equals its mean, and 1/e of it lies
+        // beyond the mean.
         assert!(
             (mean - 0.2).abs() < 0.008 && (deviation - mean).abs() < 0.012,
             "{mean} {deviation}"
@@ -399,10 +403,10 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_log_uniform_and_read_as_written() {
+    fn lengths_are_log_uniform_and_parsed() {
         let lengths: Vec<u32> = (0..4000).map(|i| load(None).lengths(i).0).collect();
         assert!(lengths.iter().all(|n| (32..=512).contains(n)));
-        // Four octaves, a quarter of the requests in each.
+        // Four octaves with a quarter of the requests each.
         for octave in [32..64, 64..128, 128..256, 256..513] {
             let share = lengths.iter().filter(|n| octave.contains(*n)).count() as f64 / 4000.0;
             assert!((share - 0.25).abs() < 0.03, "{octave:?} {share}");
@@ -446,20 +450,20 @@ mod tests {
             refused,
             late,
             request(0.0, &[0.4, 0.44, 0.48]),
-            // The first token in time, those after it slow.
+            // First token in time, later ones slow.
             request(3.0, &[3.2, 4.2, 5.0]),
         ];
         Serving::of(("here".into(), "m".into()), load(None), limits, requests, None, 1)
     }
 
     #[test]
-    fn a_long_prompt_is_told_by_what_it_does_to_others() {
+    fn the_long_prompt_is_judged_by_its_effect_on_others() {
         let load = Load { long: Some(9000), ..load(None) };
         assert_eq!((load.context(), load.long_arrival()), (9001, 2000.0 / 3.0));
         let long = Request { prompt_tokens: 9000, ..request(1.0, &[3.0]) };
         let requests = vec![
             request(0.0, &[0.4, 0.9, 1.2, 2.9, 3.1]),
-            // It ends before, and one begins behind.
+            // One ends before, one begins after.
             request(0.0, &[0.1, 0.8]),
             request(3.0, &[3.2, 4.1]),
         ];
@@ -468,7 +472,7 @@ mod tests {
         let Long { worst_meanwhile, worst_otherwise, .. } = found.long.clone().unwrap();
         assert!((worst_meanwhile.unwrap() - 1.7).abs() < 1e-9, "{worst_meanwhile:?}");
         assert!((worst_otherwise.unwrap() - 0.9).abs() < 1e-9, "{worst_otherwise:?}");
-        assert_eq!(found.done, 3, "it is not one of those that are judged");
+        assert_eq!(found.done, 3, "it is not among the judged requests");
         let text = found.text();
         for words in ["9000 tokens, first token after 2000.0 ms", "1700.0 ms meanwhile, 900.0 ms"] {
             assert!(text.contains(words), "{words} in {text}");
@@ -476,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn goodput_is_what_keeps_to_both_limits_of_all_that_came() {
+    fn goodput_counts_answers_within_both_limits() {
         let found = judged(Limits { first_token: 0.5, between: 0.05 });
         assert_eq!((found.done, found.unfinished, found.elapsed), (3, 1, 5.0));
         assert_eq!(found.failed, BTreeMap::from([("503 queue_full".to_owned(), 1)]));
@@ -485,7 +489,7 @@ mod tests {
         assert!((tokens_per_second - 0.6).abs() < 1e-12);
         assert!((found.output_tokens_per_second - 8.0 / 5.0).abs() < 1e-12);
         assert!((found.total_tokens_per_second - 308.0 / 5.0).abs() < 1e-12);
-        // 0.4, 0.2 and, from when it was to come, 3.1: waiting for a client is waiting.
+        // 0.4, 0.2 and 3.1 from the planned arrival: waiting for a client counts.
         assert!((found.first_token.unwrap().p50 - 0.4).abs() < 1e-12);
         assert!(found.requests[1].first_token().unwrap() > 3.0);
         assert_eq!(judged(Limits { first_token: 9.0, between: 9.0 }).goodput.share, 0.75);
@@ -498,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_no_number() {
+    fn unmeasured_values_are_absent() {
         let limits = Limits { first_token: 1.0, between: 1.0 };
         let none =
             Serving::of((String::new(), String::new()), load(None), limits, Vec::new(), None, 0);

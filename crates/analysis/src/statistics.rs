@@ -1,4 +1,5 @@
-//! Statistics of repeated measurements: [`Summary`] of one series, [`Pairs`] of two that were measured in turn.
+//! Statistics of repeated measurements: [`Summary`] of one series, [`Pairs`] of two alternating
+//! ones.
 
 pub use crate::pairs::{Drift, Interval, Pairs, RULE, Welch};
 pub use bench::statistics::{
@@ -11,9 +12,9 @@ mod tests {
     use plan::sample::philox;
     use serde_json::Value;
 
-    /// Worked by hand: mean 12, deviations 2 1 0 1 2, variance 10/4.
+    /// By hand: mean 12, deviations 2 1 0 1 2, variance 10/4.
     #[test]
-    fn a_small_sample_by_hand() {
+    fn a_small_sample_matches_values_by_hand() {
         let s = Summary::of(vec![12.0, 14.0, 10.0, 11.0, 13.0]).unwrap();
         assert_eq!((s.median, s.mean, s.min, s.max), (12.0, 12.0, 10.0, 14.0));
         let stddev = s.stddev.unwrap();
@@ -23,19 +24,19 @@ mod tests {
     }
 
     #[test]
-    fn even_single_and_broken_samples() {
+    fn even_single_and_invalid_samples_are_handled() {
         assert_eq!(Summary::of(vec![1.0, 4.0, 2.0, 8.0]).unwrap().median, 3.0);
         let one = Summary::of(vec![5.0]).unwrap();
         assert_eq!((one.median, one.stddev, one.spread), (5.0, None, None));
         assert_eq!(Summary::of(vec![]), None);
         assert_eq!(Summary::of(vec![1.0, f64::NAN]), None);
-        // Repetitions that agree to the last digit still do not claim more than the floor.
+        // Identical repetitions still report the minimum spread.
         assert_eq!(Summary::of(vec![100.0; 5]).unwrap().spread, Some(1.0));
     }
 
-    /// `tests/data/statistics/make.py` says how scipy was asked.
+    /// `tests/data/statistics/make.py` has the scipy calls.
     #[test]
-    fn numbers_are_those_of_scipy() {
+    fn numbers_match_scipy() {
         let data: Value =
             serde_json::from_str(include_str!("../../../tests/data/statistics/scipy.json"))
                 .unwrap();
@@ -99,15 +100,15 @@ mod tests {
         }
     }
 
-    /// Standard normal deviates, Box and Muller.
+    /// Standard normal deviates by Box-Muller.
     fn normal(run: u32, i: u32) -> f64 {
         let [a, b, ..] = philox([i, run, 1, 0], 77);
         let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
         (-2.0 * unit(a).ln()).sqrt() * (std::f64::consts::TAU * unit(b)).cos()
     }
 
-    /// Two runs back to back on a machine with that noise: how often does the second median lie
-    /// within the first run's spread?
+    /// Share of second runs with a median within the first run's spread, on a machine
+    /// with this noise.
     fn agreement(repetitions: u32, noise: impl Fn(u32, u32, &mut f64) -> f64) -> f64 {
         let pairs = 2000;
         let agreed = (0..pairs)
@@ -129,7 +130,7 @@ mod tests {
     fn a_second_run_agrees_on_noisy_machines() {
         for repetitions in [3, 5, 10] {
             let steady = agreement(repetitions, |run, i, _| 3.0 * normal(run, i));
-            // Mostly quiet, now and then a repetition that lost up to a third to a neighbour.
+            // Mostly quiet, with an occasional repetition that loses up to a third to a neighbour.
             let stolen = agreement(repetitions, |run, i, _| {
                 let lost = philox([i, run, 2, 0], 5)[0] % 100;
                 normal(run, i) - if lost < 12 { 3.0 * f64::from(lost) } else { 0.0 }
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// How often a difference is seen by pairs on a machine whose speed walks by 5 % from round to round.
+    /// Share of comparisons in which pairs detect a difference, on a machine whose speed walks by 5 % per round.
     fn resolved(rounds: u32, ratio: f64, drift: f64) -> f64 {
         let runs = 1000;
         let seen = (0..runs)
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_see_what_is_there_and_seldom_what_is_not() {
+    fn pairs_find_real_differences_and_few_others() {
         let found = [(10, 0.92), (20, 0.92), (20, 1.0), (5, 0.5)].map(|(n, r)| resolved(n, r, 0.0));
         let drift = resolved(20, 0.96, 0.01);
         println!("{found:?}, drift {drift}");
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_paired_is_refused() {
+    fn unpairable_series_are_rejected() {
         assert_eq!(Pairs::of(&[1.0, 2.0], &[1.0]), None);
         assert_eq!(Pairs::of(&[], &[]), None);
         assert_eq!(Pairs::of(&[1.0], &[0.0]), None);
@@ -183,14 +184,14 @@ mod tests {
         let one = Pairs::of(&[1.0], &[2.0]).unwrap();
         assert_eq!((one.welch, one.effect, one.drift, one.resolved), (None, None, None, false));
         assert!(one.median == 2.0 && one.interval.confidence < 1e-9);
-        // Where nothing varies there is no t, and the difference is plain.
+        // Without variance there is no t, and the difference is certain.
         let same = Pairs::of(&[1.0; 6], &[2.0; 6]).unwrap();
         assert_eq!((same.welch, same.effect, same.resolved), (None, None, true));
         assert_eq!(Pairs::of(&[3.0; 9], &[3.0; 9]).unwrap().drift.unwrap().p, 1.0);
     }
 
     #[test]
-    fn one_of_ten_far_off_is_shown_and_kept() {
+    fn outliers_are_reported_and_kept() {
         let mut samples = vec![10.0, 10.1, 9.9, 10.0, 10.2, 9.8, 10.1, 9.9, 10.0];
         samples.insert(4, 5.0);
         let summary = Summary::of(samples).unwrap();

@@ -1,26 +1,27 @@
-//! A record held against itself: do its numbers follow from its samples, and does it say all that a number needs?
+//! Verification of a record: do its numbers follow from its samples, and does it contain every fact
+//! that a number needs?
 
 use serde::Serialize;
 
 use crate::statistics::Summary;
 use bench::Report;
 
-/// Part by which a number may be off: the last digits of another machine's arithmetic.
+/// Relative tolerance, for rounding on another machine.
 const EQUAL: f64 = 1e-9;
 
-/// What was found in one record.
+/// Findings of one record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Findings {
-    /// Numbers that do not follow from the samples, each with both values.
+    /// Numbers that do not follow from the samples, with both values.
     pub wrong: Vec<String>,
-    /// What a reader needs to measure it again, and is not told.
+    /// Facts that are needed to repeat the measurement but are missing.
     pub missing: Vec<&'static str>,
 }
 
-/// Computes everything anew.
+/// Recomputes every number of the report.
 pub fn verify(report: &Report) -> Findings {
     let mut wrong = Vec::new();
-    let mut hold = |what: String, stated: Option<f64>, found: Option<f64>| {
+    let mut check = |what: String, stated: Option<f64>, found: Option<f64>| {
         let same = match (stated, found) {
             (Some(a), Some(b)) => (a - b).abs() <= EQUAL * a.abs().max(b.abs()),
             (a, b) => a.is_none() && b.is_none(),
@@ -39,10 +40,10 @@ pub fn verify(report: &Report) -> Findings {
             ("maximum", Some(stated.max), Some(found.max)),
             ("standard deviation", stated.stddev, found.stddev),
             ("spread", stated.spread, found.spread),
-            // Records of older builds do not have it.
+            // Records of older builds have no coefficient of variation.
             ("coefficient of variation", stated.cv.or(found.cv), found.cv),
         ] {
-            hold(format!("{name}: {what}"), stated, found);
+            check(format!("{name}: {what}"), stated, found);
         }
         Some(found)
     };
@@ -71,10 +72,10 @@ pub fn verify(report: &Report) -> Findings {
             ("fraction of the roof", row.fraction_of_roof, found.fraction_of_roof),
             ("operations per second", row.flops_per_second, found.flops_per_second),
         ] {
-            hold(format!("{}: {what}", row.name), Some(stated), Some(found));
+            check(format!("{}: {what}", row.name), Some(stated), Some(found));
         }
         let (stated, found) = (report.manifest.repetitions, row.tokens_per_second.samples.len());
-        hold(
+        check(
             format!("{}: number of samples", row.name),
             Some(f64::from(stated)),
             Some(found as f64),
@@ -93,13 +94,13 @@ fn missing(report: &Report) -> Vec<&'static str> {
     let commit = manifest.commit.as_deref();
     [
         ("the commit of the program", commit.is_some()),
-        ("what was changed since that commit", commit.is_none_or(|c| !c.ends_with("-dirty"))),
+        ("the changes since that commit", commit.is_none_or(|c| !c.ends_with("-dirty"))),
         ("the SHA-256 of the model", provenance.is_some_and(|p| p.model_sha256.is_some())),
         ("the types of the weights", provenance.is_some_and(|p| !p.weight_types.is_empty())),
-        ("the type of keys and values", provenance.is_some_and(|p| !p.kv_type.is_empty())),
-        ("the processors allowed", manifest.machine.affinity.is_some()),
-        ("the kernel of the system", manifest.machine.kernel.is_some()),
-        ("the spread: there is one repetition", manifest.repetitions > 1),
+        ("the type of the KV cache", provenance.is_some_and(|p| !p.kv_type.is_empty())),
+        ("the allowed processors", manifest.machine.affinity.is_some()),
+        ("the version of the kernel", manifest.machine.kernel.is_some()),
+        ("the spread: there is only one repetition", manifest.repetitions > 1),
         ("the memory bandwidth", report.roof.bytes_per_second > 0.0),
     ]
     .into_iter()
@@ -113,7 +114,7 @@ mod tests {
     use crate::format::tests::report;
 
     #[test]
-    fn what_follows_from_the_samples_is_right_and_what_does_not_is_named() {
+    fn numbers_that_contradict_their_samples_are_named() {
         let mut report = report();
         report.rows.truncate(1);
         assert_eq!(verify(&report).wrong, [""; 0]);
@@ -147,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_record_does_not_tell_is_named() {
+    fn missing_facts_are_named() {
         let mut report = report();
         let missing = verify(&report).missing;
         for what in ["the commit of the program", "the SHA-256 of the model"] {
             assert!(missing.contains(&what), "{missing:?}");
         }
         report.manifest.commit = Some("abc-dirty".into());
-        assert!(verify(&report).missing.contains(&"what was changed since that commit"));
+        assert!(verify(&report).missing.contains(&"the changes since that commit"));
     }
 }

@@ -1,5 +1,5 @@
-//! The machine's state around and during the tests. A run during which the machine changed says nothing, and
-//! is stamped invalid, with the reasons.
+//! State of the machine around and during the tests. If it changed, the run is marked invalid with
+//! the reasons.
 
 use std::sync::Arc;
 
@@ -7,39 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use telemetry::{Probe, Range, Recording, State, Users, Watch};
 
-/// Part of its value by which a clock may move: less than one step of any table of clocks.
+/// Fraction by which a clock may vary: less than one step of any clock table.
 const STEADY: f64 = 0.02;
-/// Part of the time that the GPU may be busy before the tests begin.
+/// Fraction of GPU utilisation before the tests that still counts as idle.
 const IDLE: f64 = 0.05;
 
-/// The machine's state before, during and after the tests.
+/// State of the machine before, during and after the tests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     pub before: State,
     pub after: State,
-    /// Other processes that had the GPU open before, as far as could be seen.
+    /// Other visible processes that had the GPU open before the tests.
     pub gpu_users_before: Users,
     pub gpu_users_after: Users,
-    /// GPU clock while tests ran, in hertz.
+    /// GPU clock during the tests, in hertz.
     pub gpu_hz: Option<Range>,
-    /// Memory clock while tests ran, or its cap, in hertz.
+    /// Memory clock during the tests, or its cap, in hertz.
     pub memory_hz: Option<Range>,
-    /// Clock of the fastest cores while tests ran, in hertz.
+    /// Clock of the fastest cores during the tests, in hertz.
     pub cpu_hz: Option<Range>,
     /// Power, in watts.
     pub watts: Option<Range>,
-    /// The hottest place, in degrees.
+    /// Highest temperature, in degrees Celsius.
     pub celsius: Option<Range>,
-    /// Alarms that were active at some time.
+    /// Alarms that were active at any time.
     pub alarms: Vec<String>,
 }
 
-/// Looks at the machine from before the tests until after.
+/// Observes the machine from before the tests until after.
 pub struct Observer {
     probe: Arc<Probe>,
     before: State,
     users: Users,
-    /// `None` where the system refused a thread: then nothing is known of the time between.
+    /// `None` if the system refused a thread; then nothing between start and end is observed.
     watch: Option<Watch>,
 }
 
@@ -53,14 +53,14 @@ impl Observer {
         }
     }
 
-    /// Tells whether a test is under the clock.
+    /// Records whether a test is being timed.
     pub fn busy(&self, busy: bool) {
         if let Some(watch) = &self.watch {
             watch.busy(busy);
         }
     }
 
-    /// Looks again. `device` is the short name of the device that was measured.
+    /// Takes the final sample. `device` is the short name of the measured device.
     pub fn finish(self, device: &str) -> (Conditions, Recording, Vec<String>) {
         let recording = self.watch.map(Watch::finish).unwrap_or_default();
         let conditions = Conditions {
@@ -81,7 +81,7 @@ impl Observer {
 }
 
 impl Conditions {
-    /// Takes in what was seen around a later run.
+    /// Merges the observations of a later run.
     pub(super) fn add(&mut self, later: Self) {
         let both = |all: &mut Option<Range>, later: Option<Range>| {
             *all = match (*all, later) {
@@ -106,7 +106,8 @@ impl Conditions {
         self.alarms.extend(new);
     }
 
-    /// Why the run says nothing, given the ranges that GPU and cores were allowed; empty when it stood still.
+    /// Returns reasons why the run is invalid, given the allowed ranges of GPU and CPU clocks;
+    /// empty if nothing changed.
     fn invalid(&self, allowed: [Option<Range>; 2], device: &str) -> Vec<String> {
         let on_gpu = ["nv", "cuda"].contains(&device);
         let mut reasons = Vec::new();
@@ -124,7 +125,7 @@ impl Conditions {
         };
         let [gpu_limit, cpu_limit] = allowed;
         moved("the limit of the processor's clock", cpu_limit);
-        // A PC's clocks follow the load by the millisecond; nobody holds that against a run.
+        // A PC's clocks follow the load within milliseconds, which does not invalidate a run.
         if self.before.orin {
             moved("the memory clock", self.memory_hz);
             if on_gpu {
@@ -143,21 +144,21 @@ impl Conditions {
             }
         }
         if on_gpu {
-            reasons.extend(self.company());
+            reasons.extend(self.gpu_sharing());
         }
         reasons
     }
 
-    /// Others on the GPU: it was busy before the tests, or somebody opened or closed it meanwhile.
-    /// A desktop that has it open and draws nothing is no reason.
-    fn company(&self) -> Option<String> {
+    /// Other GPU users: the GPU was busy before the tests, or a process opened or closed it
+    /// meanwhile. An idle desktop that has it open does not count.
+    fn gpu_sharing(&self) -> Option<String> {
         let names = |users: &Users| {
             let names: Vec<String> = users
                 .processes
                 .iter()
                 .map(|user| format!("{} ({})", user.name, user.pid))
                 .collect();
-            if names.is_empty() { "nobody that can be seen".to_owned() } else { names.join(", ") }
+            if names.is_empty() { "no visible process".to_owned() } else { names.join(", ") }
         };
         let (before, after) = (&self.gpu_users_before, &self.gpu_users_after);
         if let Some(load) = self.before.now.gpu_load.filter(|load| *load > IDLE) {
@@ -169,7 +170,7 @@ impl Conditions {
         })
     }
 
-    /// What happened, in a line; nothing where the machine told nothing.
+    /// Summarises the observations in one line; `None` if the machine reported nothing.
     pub fn summary(&self) -> Option<String> {
         let mhz = |name: &str, range: Option<Range>| {
             let Range { min, max, .. } = range?;
@@ -228,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_stands_still_is_valid() {
+    fn an_unchanged_machine_is_valid() {
         assert_eq!(reasons(|_| ()), [""; 0]);
     }
 
     #[test]
-    fn what_moves_is_named() {
+    fn changes_are_named() {
         let moved = Some(Range { min: 0.612e9, mean: 1e9, max: 1.3e9, samples: 9 });
         let gpu = "the GPU clock moved between 612 and 1300 MHz";
         assert_eq!(reasons(|c| c.gpu_hz = moved), [gpu]);
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(reasons(|c| c.alarms = alarms), ["throttled: gpu-throttle-alert"]);
         let limit = orin().invalid([moved, steady(2.2e9)], "nv");
         assert_eq!(limit, ["the limit of the GPU clock moved between 612 and 1300 MHz"]);
-        // On the processor its own clock counts, and the GPU's does not.
+        // A CPU run depends on the CPU's clock, not on the GPU's.
         let mut conditions = orin();
         conditions.gpu_hz = moved;
         let found = conditions.invalid([moved, steady(2.2e9)], "cpu");
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn others_on_the_gpu_count_when_they_use_it() {
+    fn other_gpu_users_count_if_they_use_it() {
         let desktop = User { pid: 700, name: "gnome-shell".into() };
         let other = User { pid: 800, name: "ollama".into() };
         let only = |users: &[&User]| Users {
@@ -278,12 +279,12 @@ mod tests {
         let came = reasons(|c| c.gpu_users_after = only(&[&other]));
         assert_eq!(
             came,
-            ["users of the GPU changed: nobody that can be seen before, ollama (800) after"]
+            ["users of the GPU changed: no visible process before, ollama (800) after"]
         );
     }
 
     #[test]
-    fn a_pc_whose_clock_follows_its_load_is_valid() {
+    fn pc_clocks_may_follow_the_load() {
         let mut conditions = orin();
         conditions.before.orin = false;
         assert_eq!(conditions.invalid([None, steady(4.7e9)], "cpu"), [""; 0]);

@@ -1,8 +1,8 @@
-//! Measurement of prefill and decode: [`run`] has the engine to itself and times it, [`Report`] is the result as
-//! it travels in JSON.
+//! Measurement of prefill and decode. [`run`] has the engine to itself and times it; [`Report`] is
+//! the result, also as JSON.
 //!
-//! Every repetition runs all tests once and measures the memory bandwidth in between: a slow minute of the machine
-//! affects all rows alike and shows in their spread.
+//! Every repetition runs all tests once and measures the memory bandwidth in between, so a slow
+//! minute of the machine affects all rows alike and shows in their spread.
 
 mod conditions;
 mod machine;

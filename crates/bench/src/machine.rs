@@ -1,11 +1,11 @@
-//! What the machine says about itself before and after the tests; changes nothing.
+//! Facts about the machine before and after the tests; changes nothing.
 
 use std::fs;
 
 use super::report::Machine;
 
-/// Taken before the first test.
-pub(super) struct Watch {
+/// Measurement that starts before the first test.
+pub(super) struct MachineWatch {
     mhz: Option<f64>,
     own: Option<f64>,
     all: Option<Ticks>,
@@ -18,7 +18,7 @@ struct Ticks {
     total: f64,
 }
 
-impl Watch {
+impl MachineWatch {
     pub(super) fn start() -> Self {
         Self { mhz: mhz(), own: own_ticks(), all: all_ticks() }
     }
@@ -41,7 +41,7 @@ impl Watch {
 }
 
 impl Machine {
-    /// This machine, but for what takes a while to see.
+    /// Describes this machine, except for facts that need time to observe.
     pub fn this() -> Self {
         let text = |path: &str| Some(fs::read_to_string(path).ok()?.trim().to_owned());
         Self {
@@ -56,7 +56,7 @@ impl Machine {
     }
 }
 
-/// The processors that this thread may run on.
+/// CPUs that this thread may run on.
 fn affinity() -> Option<String> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -69,7 +69,7 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Clock of the first core: cpufreq, else what `/proc/cpuinfo` says.
+/// Clock of the first core in MHz, from cpufreq or `/proc/cpuinfo`.
 fn mhz() -> Option<f64> {
     if let Ok(khz) = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq") {
         return Some(khz.trim().parse::<f64>().ok()? / 1e3);
@@ -82,7 +82,7 @@ fn mhz() -> Option<f64> {
 /// User and system time of this process (fields 14 and 15 of `/proc/self/stat`).
 fn own_ticks() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the name in parentheses and may hold anything.
+    // The second field is the name in parentheses and may contain anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
 }
@@ -109,8 +109,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_work_is_not_counted_as_others() {
-        let watch = Watch::start();
+    fn own_cpu_time_is_not_attributed_to_others() {
+        let watch = MachineWatch::start();
         let before = own_ticks().unwrap();
         let mut x = 1u64;
         while own_ticks().unwrap() - before < 5.0 {
@@ -120,7 +120,7 @@ mod tests {
         assert!(machine.cores > 0 && machine.affinity.is_some_and(|cores| !cores.is_empty()));
         let (all, others) = (watch.all.unwrap(), machine.taken_by_others.unwrap());
         let total = all_ticks().unwrap().total - all.total;
-        // This test alone used at least 5 ticks (one of slack for rounding): they are not others'.
+        // This test alone used at least 5 ticks (one of slack for rounding), which are not others'.
         assert!(others * total <= total - 4.0, "{others} of {total}");
     }
 }

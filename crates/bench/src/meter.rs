@@ -1,5 +1,5 @@
-//! Who reads the memory that holds the weights, and how fast: a device's threads, or a GPU. Measured before,
-//! between and after the tests; the best counts.
+//! Measures the read bandwidth of the memory that contains the weights, by CPU threads or by a GPU:
+//! before, between and after the tests. The best measurement counts.
 
 use super::report::{Roof, Stream as Reading};
 use super::roof::Bandwidth;
@@ -8,7 +8,7 @@ use device::Device;
 use engine::Core;
 use telemetry::memory;
 
-/// What reads, and what was measured so far.
+/// Reader and its measurements so far.
 pub struct Meter(Reader);
 
 enum Reader {
@@ -16,25 +16,27 @@ enum Reader {
     Gpu(Gpu),
 }
 
-/// What a GPU reads with, and what it read.
+/// GPU reader and its measurements.
 struct Gpu {
     stream: Option<engine::GpuBandwidth>,
-    /// Why there is none, or a smaller one than usual.
+    /// Reason why there is no matrix, or a smaller one than usual.
     limit: Option<String>,
     bytes: u64,
-    /// What it added to the process's resident memory: where the GPU's memory is the machine's, the matrix.
+    /// Increase of the process's resident memory: the size of the matrix if the GPU shares the
+    /// machine's memory.
     resident: u64,
     /// Bytes per second of each measurement.
     history: Vec<f64>,
 }
 
 impl Meter {
-    /// Reserves what is read. That a GPU has no room for it is no error: there is no roof then.
+    /// Allocates the memory to read. A GPU without room for it is not an error; then there is no
+    /// roof.
     pub(super) fn new(core: &Core) -> Result<Self, Error> {
         Self::with(core.threads(), || core.bandwidth())
     }
 
-    /// The same for a device that nobody has loaded a model on. `alive` is called while memory is filled.
+    /// Creates a meter for a device without a model. `alive` is called while memory is filled.
     pub fn of_device(device: &dyn Device, alive: &(dyn Fn() + Sync)) -> Result<Self, Error> {
         Self::with(device.info().threads, || engine::GpuBandwidth::of(device, alive))
     }
@@ -67,7 +69,7 @@ impl Meter {
         Ok(Self(Reader::Gpu(gpu)))
     }
 
-    /// Measures once. What fails on a GPU is not tried again.
+    /// Measures once. A failure on a GPU is not retried.
     pub fn measure(&mut self) {
         match &mut self.0 {
             Reader::Cpu(bandwidth) => {
@@ -84,7 +86,7 @@ impl Meter {
         }
     }
 
-    /// Bytes of the process's resident memory that are for measuring.
+    /// Resident bytes of this process that are used for measuring.
     pub(super) fn resident(&self) -> u64 {
         match &self.0 {
             Reader::Cpu(bandwidth) => bandwidth.bytes(),
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_that_could_not_be_measured_leaves_no_roof_and_says_why() {
+    fn an_unmeasurable_gpu_has_no_roof_but_a_reason() {
         let gpu = |history: Vec<f64>| Gpu {
             stream: None,
             limit: Some("no room".into()),
@@ -142,10 +144,10 @@ mod tests {
         let roof = meter.roof();
         assert_eq!((roof.bytes_per_second, roof.lowest, roof.measurements), (0.0, 0.0, 0));
         assert_eq!((roof.stream.as_str(), roof.limit.as_deref()), ("", Some("no room")));
-        // What is gone is not in memory any more.
+        // A released matrix is no longer resident.
         assert_eq!(meter.resident(), 0);
 
-        // One that was lost in between.
+        // A GPU that was lost between measurements.
         let roof = Meter(Reader::Gpu(gpu(vec![2e9, 3e9, 1e9]))).roof();
         assert_eq!((roof.bytes_per_second, roof.lowest, roof.measurements), (3e9, 1e9, 3));
         assert_eq!(roof.stream, "read by the GPU: F16 matrix of 64 MiB");

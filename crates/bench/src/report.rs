@@ -1,4 +1,4 @@
-//! What a benchmark found: plain data, in SI units.
+//! Result of a benchmark: plain data in SI units.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,23 +8,23 @@ use engine::Provenance;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Why the numbers say nothing: the machine changed under them. Empty when it did not.
+    /// Reasons why the run is invalid: the machine changed during it. Empty for a valid run.
     #[serde(default)]
     pub invalid: Vec<String>,
     pub manifest: Manifest,
     pub roof: Roof,
     pub rows: Vec<Row>,
     pub memory: Memory,
-    /// Seconds from the start of loading to a model that is ready.
+    /// Seconds from the start of loading until the model was ready.
     pub load_seconds: f64,
-    /// Time to first token as a client sees it; measured by the client.
+    /// Time to first token, as measured by a client.
     pub first_token: Option<FirstToken>,
     /// Only for a daemon started for this benchmark; measured by the client.
     pub cold_start: Option<ColdStart>,
 }
 
 impl Report {
-    /// Takes in a later run of the same tests, as if it had been one run: its samples follow.
+    /// Merges a later run of the same tests, as if both were one run.
     pub fn add(&mut self, later: Self) {
         let roof = self.roof.bytes_per_second;
         for row in &mut self.rows {
@@ -33,7 +33,7 @@ impl Report {
             let samples = [&row.tokens_per_second.samples, more].concat();
             if let Some(speed) = Summary::of(samples) {
                 *row = row.clone().at(speed, roof);
-                // Of the first run only.
+                // Measured in the first run only.
                 row.joules_per_token = None;
             }
         }
@@ -57,20 +57,20 @@ impl Report {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub version: String,
-    /// Commit it was built from, with `-dirty` where sources differed; `None` for a build without git.
+    /// Commit of the sources, with `-dirty` if they were modified; `None` for a build without git.
     pub commit: Option<String>,
-    /// True for a build with debug assertions, whose speeds mean little.
+    /// True if this is a build with debug assertions, whose speeds mean little.
     pub debug_build: bool,
     /// When the benchmark began, RFC 3339, UTC.
     pub date: String,
     pub model: Model,
     /// Short name of the device.
     pub device: String,
-    /// The device in one line.
+    /// Description of the device in one line.
     pub device_description: String,
     /// Worker threads; 0 for a GPU.
     pub threads: usize,
-    /// Tokens a sequence has room for.
+    /// Context length of a sequence, in tokens.
     pub context: usize,
     pub machine: Machine,
     #[serde(default)]
@@ -78,63 +78,63 @@ pub struct Manifest {
     pub spec: Spec,
     /// Timed repetitions of each test.
     pub repetitions: u32,
-    /// What was measured; absent from reports of builds that did not tell.
+    /// Provenance of the model and build; absent from reports of older builds.
     #[serde(default)]
     pub provenance: Option<Provenance>,
-    /// Seconds the tests took, warm-up included.
+    /// Duration of the tests in seconds, warm-up included.
     pub seconds: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
     pub id: String,
-    /// `llama`, `qwen3`.
+    /// Architecture: `llama`, `qwen3`.
     pub architecture: String,
-    /// As llama.cpp names files: `Q6_K`, `Q4_K_M`.
+    /// File type in llama.cpp's notation: `Q6_K`, `Q4_K_M`.
     pub file_type: String,
-    /// True for seeded random weights.
+    /// True if the weights are seeded random numbers.
     pub synthetic: bool,
     /// Bytes of tensor data.
     pub bytes: u64,
     pub parameters: u64,
 }
 
-/// What the machine said about itself. Fields that it does not tell are `None`.
+/// Facts about the machine; unknown ones are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub processor: Option<String>,
     pub kernel: Option<String>,
-    /// Cores this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// Which these are, as the kernel lists them: `0-3,8`.
+    /// Those cores, in the kernel's list format: `0-3,8`.
     #[serde(default)]
     pub affinity: Option<String>,
     /// Frequency governor of the first core.
     pub governor: Option<String>,
     /// Clock of the first core before and after, in MHz.
     pub mhz: Option<[f64; 2]>,
-    /// Fraction of the machine's processor time, 0 to 1, that others took during the tests: other
-    /// processes and, on a virtual machine, its host (steal).
+    /// Fraction of the machine's CPU time, 0 to 1, used by others during the tests: other processes
+    /// and, on a virtual machine, its host (steal).
     pub taken_by_others: Option<f64>,
 }
 
-/// Memory bandwidth for reading, of what reads the weights: what bounds decode.
+/// Read bandwidth of the memory that contains the weights; it bounds decode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Roof {
-    /// Name of the stream that was fastest.
+    /// Name of the fastest access pattern.
     pub stream: String,
-    /// Its best measurement, in bytes per second: the roof that rows are held against. 0 where it could not
-    /// be measured; [`Roof::limit`] says why.
+    /// Best measurement in bytes per second, the roof of all rows; 0 if it could not be measured,
+    /// see [`Roof::limit`].
     pub bytes_per_second: f64,
     pub lowest: f64,
     /// Bytes read per pass.
     pub bytes: u64,
-    /// Threads that read; 0 where the GPU did.
+    /// Reader threads; 0 for a GPU.
     pub threads: usize,
-    /// Times it was measured: before, between and after the tests.
+    /// Number of measurements: before, between and after the tests.
     pub measurements: u32,
     pub streams: Vec<Stream>,
-    /// Why it was not measured, or by reading less than usual.
+    /// Reason why the bandwidth was not measured, or with a smaller buffer than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }
@@ -162,30 +162,31 @@ pub struct Stream {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name, as llama-bench writes it.
+    /// Name in llama-bench's notation.
     pub name: String,
     #[serde(flatten)]
     pub test: Test,
-    /// Tokens per second, all sequences together.
+    /// Tokens per second, summed over all sequences.
     pub tokens_per_second: Summary,
     pub tokens_per_second_per_sequence: f64,
     pub weight_bytes_per_token: f64,
-    /// Bytes of KV cache read or written for each token.
+    /// KV cache bytes read or written per token.
     pub kv_bytes_per_token: f64,
     pub flops_per_token: f64,
-    /// Weights and KV cache moved per second, at the median speed.
+    /// Bytes of weights and KV cache per second, at the median speed.
     pub bytes_per_second: f64,
-    /// The same as a fraction of the roof, 0 to 1; 0 without a roof.
+    /// Fraction of the roof, 0 to 1; 0 without a roof.
     pub fraction_of_roof: f64,
     /// Floating-point operations per second, at the median speed.
     pub flops_per_second: f64,
-    /// Joules of the whole module or machine for each token: with a meter, and for tests of a second at least.
+    /// Energy per token of the whole module or machine, in joules; only with a power meter and for
+    /// tests of at least a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules_per_token: Option<f64>,
 }
 
 impl Row {
-    /// The row at another speed, under a roof in bytes per second, 0 for none: what follows from them anew.
+    /// Recomputes the row for another speed and another roof in bytes per second (0 for none).
     pub fn at(self, speed: Summary, roof: f64) -> Self {
         let median = speed.median;
         let bytes_per_second = median * (self.weight_bytes_per_token + self.kv_bytes_per_token);
@@ -203,16 +204,16 @@ impl Row {
 /// Memory of the process that ran the tests, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Largest resident set, without the buffer that the roof is measured on.
+    /// Largest resident set, without the buffer of the bandwidth measurement.
     pub peak: u64,
     pub weights: u64,
     pub kv: u64,
     pub activations: u64,
-    /// Machine code in a GPU's memory.
+    /// Machine code in GPU memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u64>,
-    /// Whether those are a GPU's memory, reserved from its driver: they are no part of `peak`, but where
-    /// the driver lets the process see them.
+    /// True if weights, KV cache and activations are in GPU memory; then they are not part of
+    /// `peak`, unless the driver makes them resident.
     #[serde(default)]
     pub gpu: bool,
 }
@@ -222,24 +223,24 @@ impl Memory {
         self.weights + self.kv + self.activations + self.code.unwrap_or(0)
     }
 
-    /// What of the process's memory is not reserved; reserved memory that was never touched is not resident
-    /// and makes this smaller. Means nothing with a GPU.
+    /// Resident memory that is not reserved. Reserved but untouched memory is not resident and
+    /// makes this smaller. Meaningless with a GPU.
     pub fn rest(&self) -> u64 {
         self.peak.saturating_sub(self.reserved())
     }
 }
 
-/// Time from sending a request over the socket to its first token.
+/// Time from sending a request over the socket until its first token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FirstToken {
     pub prompt_tokens: u32,
     pub seconds: Summary,
 }
 
-/// Time from starting a daemon to its first token.
+/// Time from starting a daemon until its first token.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ColdStart {
-    /// From starting the process to a socket that answers, in seconds.
+    /// Seconds from starting the process until its socket answers.
     pub socket_seconds: f64,
     pub loaded_seconds: f64,
     pub first_token_seconds: f64,

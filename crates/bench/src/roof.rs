@@ -1,6 +1,6 @@
-//! Memory bandwidth for reading, which bounds decoding: several access patterns on a buffer much larger than
-//! the last-level cache, on as many threads as the engine has, before, between and after the tests. The best
-//! pass of the best pattern counts.
+//! Read bandwidth of the memory, which bounds decode. Several access patterns run over a buffer
+//! much larger than the last-level cache, with the engine's number of threads. The best pass of the
+//! best pattern counts.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use simd::Isa;
 use simd::read::{PARTS_OF, Pattern, read};
 use telemetry;
 
-/// Bytes of the buffer: four times the last-level cache where that is known, within these limits
-/// and a quarter of the memory that is available.
+/// Limits of the buffer size: four times the last-level cache if known, and at most a quarter of
+/// the available memory.
 const BYTES: [u64; 2] = [256 << 20, 1 << 30];
 const MIN_BYTES: u64 = 16 << 20;
 
@@ -26,7 +26,7 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Reserves and touches the buffer.
+    /// Allocates and touches the buffer.
     pub fn new(threads: usize) -> Result<Self, Error> {
         let wanted = last_level_cache().map_or(BYTES[0], |cache| 4 * cache);
         let mut bytes = wanted.clamp(BYTES[0], BYTES[1]);
@@ -35,27 +35,27 @@ impl Bandwidth {
         }
         if bytes < MIN_BYTES {
             return Err(Error::Roof(format!(
-                "needs a buffer of {MIN_BYTES} bytes, only {bytes} (a quarter of the available memory) can be spared"
+                "needs a buffer of {MIN_BYTES} bytes, but only {bytes} (a quarter of the available memory) are free"
             )));
         }
         let threads = threads.max(1);
         let share = (bytes as usize / threads).next_multiple_of(PARTS_OF);
         let mut buffer =
             MmapMut::map_anon(share * threads).map_err(|e| Error::Roof(e.to_string()))?;
-        // Fewer page-table walks where the kernel offers it; as good a measurement where not.
+        // Huge pages avoid page-table walks; the measurement is valid without them.
         #[cfg(target_os = "linux")]
         let _ = buffer.advise(memmap2::Advice::HugePage);
-        // Untouched pages would all be the one page of zeroes.
+        // Untouched pages would all map to the zero page.
         buffer.fill(1);
         Ok(Self { buffer, threads, best: [0.0; Pattern::ALL.len()], history: Vec::new() })
     }
 
-    /// Bytes of the buffer, which are resident as long as this value lives.
+    /// Size of the buffer, which is resident as long as this value lives.
     pub fn bytes(&self) -> u64 {
         self.buffer.len() as u64
     }
 
-    /// One pass of every pattern. Returns the best, in bytes per second.
+    /// Runs one pass of every pattern and returns the best, in bytes per second.
     pub fn measure(&mut self) -> f64 {
         let mut best = 0.0f64;
         for (pattern, record) in Pattern::ALL.into_iter().zip(&mut self.best) {
@@ -88,7 +88,8 @@ impl Bandwidth {
     }
 }
 
-/// All threads read their part once, from a common start to the end of the last: bytes per second.
+/// Reads the buffer once with all threads, and returns bytes per second from the common start to
+/// the end of the last thread.
 fn pass(buffer: &[u8], threads: usize, pattern: Pattern) -> f64 {
     let (start, isa) = (Barrier::new(threads), Isa::detect());
     let parts = buffer.chunks_exact(buffer.len() / threads);
@@ -128,7 +129,7 @@ fn last_level_cache() -> Option<u64> {
         .max()
 }
 
-/// `32768K`, `260M`: as the kernel writes cache sizes.
+/// Parses a cache size in the kernel's format: `32768K`, `260M`.
 fn parse_size(text: &str) -> Option<u64> {
     let (digits, factor) = match text.as_bytes().last()? {
         b'K' => (&text[..text.len() - 1], 1 << 10),
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_roof_is_the_best_of_all_measurements() {
+    fn the_roof_is_the_best_measurement() {
         let mut bandwidth = Bandwidth::new(2).unwrap();
         let measured = [bandwidth.measure(), bandwidth.measure()];
         let roof = bandwidth.roof();
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_sizes_are_read_as_the_kernel_writes_them() {
+    fn kernel_cache_sizes_are_parsed() {
         assert_eq!(parse_size("48K"), Some(48 << 10));
         assert_eq!(parse_size("260M"), Some(260 << 20));
         assert_eq!(parse_size("1024"), Some(1024));

@@ -1,4 +1,4 @@
-//! The measuring itself: rounds of tests on an engine that does nothing else.
+//! Runs the rounds of tests on an otherwise idle engine.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::conditions::Observer;
-use super::machine::Watch;
+use super::conditions::{Conditions, Observer};
+use super::machine::MachineWatch;
 use super::meter::Meter;
-use super::report::{Manifest, Memory, Model, Report, Roof, Row};
+use super::report::{Machine, Manifest, Memory, Model, Report, Roof, Row};
 use super::schedule::{self, Schedule, Speed};
 use super::spec::{Error, Kind, Progress, Spec, Test};
 use super::statistics::Summary;
@@ -19,16 +19,17 @@ use plan::sample::philox;
 use plan::{Bucket, Cost, Outputs};
 use telemetry::{Probe, Recording, memory};
 
-/// Tokens of the probe that estimates how long tests will take.
+/// Prompt and generated tokens of the probe that estimates the duration of tests.
 const PROBE: (u32, u32) = (64, 8);
-/// Decode steps between two looks at whether anybody still wants the result.
+/// Decode steps between checks for cancellation.
 const STEPS: u32 = 16;
-/// Least time under the clock for which a few readings of a meter each second mean something.
+/// Minimum timed seconds for a meaningful energy value, at a few meter readings a second.
 const METERED: Duration = Duration::from_secs(1);
-/// Least time between two reports of progress within a test.
+/// Minimum time between progress reports within a test.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// Runs a benchmark on the machine that `probe` reads. `progress` is told what is being done and can break it off.
+/// Runs a benchmark on the machine that `probe` reads. `progress` receives each phase and can
+/// cancel the run.
 pub fn run(
     core: &mut Core,
     probe: &Arc<Probe>,
@@ -51,20 +52,20 @@ struct Runner<'a> {
     core: &'a mut Core,
     progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
     seed: u64,
-    /// Until the report is written.
+    /// `None` after the report was written.
     observer: Option<Observer>,
-    /// When the clock of the last test started and stopped.
+    /// Start and end of the last timed interval.
     last: (Instant, Instant),
 }
 
 impl Runner<'_> {
     fn all(&mut self, spec: &Spec, date: String) -> Result<Report, Error> {
-        self.tell(Progress::Probe)?;
+        self.report(Progress::Probe)?;
         let mut peak = memory::peak_resident().unwrap_or(0);
-        let watch = Watch::start();
+        let watch = MachineWatch::start();
         let begin = Instant::now();
         let schedule = self.schedule(spec)?;
-        self.tell(Progress::Chosen {
+        self.report(Progress::Chosen {
             tests: schedule.tests.iter().map(ToString::to_string).collect(),
             repetitions: schedule.repetitions,
             estimated_seconds: schedule.estimate,
@@ -72,7 +73,7 @@ impl Runner<'_> {
 
         let mut meter = None;
         if spec.roof {
-            self.tell(Progress::Roof)?;
+            self.report(Progress::Roof)?;
             meter.insert(Meter::new(self.core)?).measure();
         }
         let tests = schedule.tests.len();
@@ -95,7 +96,7 @@ impl Runner<'_> {
                     total,
                     tokens_per_second: Summary::of(samples.clone()).map(|s| s.median),
                 };
-                self.tell(at.clone())?;
+                self.report(at.clone())?;
                 let length = if timed { *test } else { schedule::shortened(*test) };
                 let speed = self.time(length, &at)?;
                 if timed {
@@ -134,51 +135,68 @@ impl Runner<'_> {
             row.joules_per_token = joules_per_token(row.test, intervals, &recording);
         }
         let provenance = Some(self.core.provenance().clone());
-        let info = self.core.model();
-        let device = info.memory;
         Ok(Report {
             invalid,
             manifest: Manifest {
-                version: env!("CARGO_PKG_VERSION").into(),
-                commit: None,
-                debug_build: cfg!(debug_assertions),
                 date,
-                model: Model {
-                    id: info.id.clone(),
-                    architecture: info.architecture.clone(),
-                    file_type: info.file_type.clone(),
-                    synthetic: info.synthetic,
-                    bytes: info.bytes,
-                    parameters: info.parameters,
-                },
-                device: info.device.name.clone(),
-                device_description: info.device.description.clone(),
-                threads: self.core.threads(),
-                context: self.core.context(),
                 machine: watch.finish(),
                 conditions,
-                spec: spec.clone(),
                 repetitions,
                 provenance,
                 seconds: begin.elapsed().as_secs_f64(),
+                ..self.manifest(spec)
             },
             roof,
             rows,
-            memory: Memory {
-                peak,
-                weights: device.weights,
-                kv: device.kv,
-                activations: device.activations,
-                code: device.code,
-                gpu: meter.as_ref().map_or(self.core.threads() == 0, Meter::is_gpu),
-            },
-            load_seconds: info.load_s,
+            memory: self.memory(peak, meter.as_ref()),
+            load_seconds: self.core.model().load_s,
             first_token: None,
             cold_start: None,
         })
     }
 
-    /// Probes the machine, then chooses tests that fit time and model.
+    /// Returns the facts that are known before the tests; the others are empty.
+    fn manifest(&self, spec: &Spec) -> Manifest {
+        let info = self.core.model();
+        Manifest {
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: None,
+            debug_build: cfg!(debug_assertions),
+            date: String::new(),
+            model: Model {
+                id: info.id.clone(),
+                architecture: info.architecture.clone(),
+                file_type: info.file_type.clone(),
+                synthetic: info.synthetic,
+                bytes: info.bytes,
+                parameters: info.parameters,
+            },
+            device: info.device.name.clone(),
+            device_description: info.device.description.clone(),
+            threads: self.core.threads(),
+            context: self.core.context(),
+            machine: Machine::default(),
+            conditions: Conditions::default(),
+            spec: spec.clone(),
+            repetitions: 0,
+            provenance: None,
+            seconds: 0.0,
+        }
+    }
+
+    fn memory(&self, peak: u64, meter: Option<&Meter>) -> Memory {
+        let device = self.core.model().memory;
+        Memory {
+            peak,
+            weights: device.weights,
+            kv: device.kv,
+            activations: device.activations,
+            code: device.code,
+            gpu: meter.map_or(self.core.threads() == 0, Meter::is_gpu),
+        }
+    }
+
+    /// Probes the machine, then chooses tests that fit the time limit and the model.
     fn schedule(&mut self, spec: &Spec) -> Result<Schedule, Error> {
         let (prompt, generate) = PROBE;
         let room = u32::try_from(self.core.context()).unwrap_or(u32::MAX).saturating_sub(1);
@@ -193,7 +211,7 @@ impl Runner<'_> {
         Ok(schedule::choose(spec, speed, self.core.context()))
     }
 
-    /// One run of a test, in tokens per second of all sequences together.
+    /// Runs a test once and returns tokens per second, summed over all sequences.
     fn time(&mut self, test: Test, at: &Progress) -> Result<f64, Error> {
         self.core.reset();
         let batch = test.batch as usize;
@@ -219,7 +237,7 @@ impl Runner<'_> {
                     self.core.decode(batch, steps).map_err(engine)?;
                     left -= steps;
                     if told.elapsed() > QUIET {
-                        self.tell(at.clone())?;
+                        self.report(at.clone())?;
                         told = Instant::now();
                     }
                 }
@@ -227,7 +245,7 @@ impl Runner<'_> {
         }
         self.last = (begin, Instant::now());
         self.busy(false);
-        // A clock that does not move would give an infinite speed.
+        // A clock that does not advance would give an infinite speed.
         let seconds = (self.last.1 - begin).as_secs_f64().max(1e-9);
         Ok(test.total_tokens() as f64 / seconds)
     }
@@ -238,7 +256,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Random token ids, the same ones at the same place in every run.
+    /// Random token ids, the same at the same position in every run.
     fn prompt(&self, slot: usize, from: u32, len: u32) -> Vec<u32> {
         let vocabulary = self.core.vocabulary().max(1) as u64;
         let id = |at: u32| {
@@ -270,12 +288,12 @@ impl Runner<'_> {
         Ok(row.at(speed, roof))
     }
 
-    /// What one run of a test moves and computes under the clock.
+    /// Bytes and operations of one timed run of a test.
     fn cost(&self, test: Test) -> Result<Cost, Error> {
         let start = test.start() as usize;
         let tokens = test.tokens as usize;
         match test.kind {
-            // Step i attends to start + i + 1 tokens: the mean over all steps.
+            // Step i attends to start + i + 1 tokens; this is the mean over all steps.
             Kind::Decode => {
                 let context = start + tokens.div_ceil(2);
                 let step =
@@ -304,7 +322,7 @@ impl Runner<'_> {
         }
     }
 
-    fn tell(&mut self, progress: Progress) -> Result<(), Error> {
+    fn report(&mut self, progress: Progress) -> Result<(), Error> {
         match (self.progress)(progress) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(Error::Cancelled),
@@ -312,7 +330,7 @@ impl Runner<'_> {
     }
 }
 
-/// Joules of all repetitions over their tokens.
+/// Joules of all repetitions divided by their tokens.
 fn joules_per_token(
     test: Test,
     intervals: &[(Instant, Instant)],

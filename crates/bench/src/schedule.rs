@@ -1,10 +1,10 @@
-//! Which tests, how often and in which order: what was asked for, or what fits the time.
+//! Choice of tests, repetitions and order: those requested, or those that fit the time limit.
 
 use super::spec::{Kind, Spec, Test};
 use plan::sample::philox;
 
-/// Lengths tried in this order when nothing was asked for, until one fits.
-const LADDER: [(&[u32], u32); 6] = [
+/// Automatic tests, tried in this order until one set fits the time limit.
+const AUTOMATIC: [(&[u32], u32); 6] = [
     (&Spec::PROMPTS, 128),
     (&[32, 128, 512], 128),
     (&[32, 128, 512], 64),
@@ -13,13 +13,13 @@ const LADDER: [(&[u32], u32); 6] = [
     (&[32], 32),
 ];
 
-/// Repetitions that a rung should leave room for; fewer only on the last one.
+/// Minimum repetitions that must fit for a set to be chosen; only the last set may have fewer.
 const COMFORTABLE: u32 = 5;
 
-/// What a further sequence adds to a decode step, as a fraction; only for estimates.
+/// Fraction by which a further sequence lengthens a decode step; only for estimates.
 const FURTHER_SEQUENCE: f64 = 0.3;
 
-/// How fast the machine was when probed, in tokens per second.
+/// Speed of the machine according to the probe, in tokens per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
     pub(super) prefill: f64,
@@ -27,7 +27,7 @@ pub(super) struct Speed {
 }
 
 impl Speed {
-    /// Seconds one run of a test takes, its preparation included.
+    /// Seconds of one run of a test, including its preparation.
     pub(super) fn seconds(&self, test: &Test) -> f64 {
         let before = f64::from(test.start() * test.batch) / self.prefill;
         let tokens = f64::from(test.tokens);
@@ -41,7 +41,7 @@ impl Speed {
     }
 }
 
-/// Puts items into a random order: Fisher and Yates, by a seed and what the order is of.
+/// Shuffles items (Fisher-Yates) by a seed and the identity of the order.
 pub fn shuffle<T>(items: &mut [T], seed: u64, of: [u32; 2]) {
     for i in (1..items.len()).rev() {
         let draw = philox([i as u32, of[0], of[1], 0x0bde], seed)[0];
@@ -53,18 +53,19 @@ pub fn shuffle<T>(items: &mut [T], seed: u64, of: [u32; 2]) {
 pub(super) struct Schedule {
     pub(super) tests: Vec<Test>,
     pub(super) repetitions: u32,
-    /// All of it, in seconds.
+    /// Estimated duration in seconds.
     pub(super) estimate: f64,
 }
 
-/// Chooses what the [`Spec`] leaves open, for sequences of at most `context` tokens, for which it [fits](Spec::fits).
+/// Chooses the open parts of a [`Spec`], for sequences of at most `context` tokens that it
+/// [fits](Spec::fits).
 pub(super) fn choose(spec: &Spec, speed: Speed, context: usize) -> Schedule {
     let round = |tests: &[Test]| tests.iter().map(|test| speed.seconds(test)).sum::<f64>();
     let warmup = |tests: &[Test]| {
         let short: Vec<Test> = tests.iter().copied().map(shortened).collect();
         f64::from(spec.warmup) * round(&short)
     };
-    let mut options = LADDER.iter().map(|&(prompts, generate)| {
+    let mut options = AUTOMATIC.iter().map(|&(prompts, generate)| {
         let mut tests = Test::all(
             spec.prompts.as_deref().unwrap_or(prompts),
             spec.generate.as_deref().unwrap_or(&[generate]),
@@ -94,7 +95,7 @@ pub(super) fn choose(spec: &Spec, speed: Speed, context: usize) -> Schedule {
     Schedule { tests, repetitions, estimate }
 }
 
-/// The test as a warm-up round runs it: the same steps, fewer of them.
+/// Returns a shorter version of the test for a warm-up round.
 pub(super) fn shortened(test: Test) -> Test {
     let most = match test.kind {
         Kind::Prefill => 128,
@@ -112,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_machine_runs_everything_ten_times() {
+    fn fast_machines_run_everything_ten_times() {
         let schedule = choose(&Spec::default(), Speed { prefill: 10_000.0, decode: 150.0 }, 4096);
         assert_eq!(names(&schedule), ["pp32", "pp128", "pp256", "pp512", "tg128"]);
         assert_eq!(schedule.repetitions, 10);
     }
 
     #[test]
-    fn slower_machines_run_less_but_never_nothing() {
+    fn slow_machines_run_fewer_tests_but_at_least_one() {
         let mut last = f64::INFINITY;
         for slower in [1.0, 2.0, 4.0, 8.0, 1000.0] {
             let speed = Speed { prefill: 150.0 / slower, decode: 16.0 / slower };
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_done_whatever_the_budget() {
+    fn requested_tests_ignore_the_time_limit() {
         let spec = Spec {
             prompts: Some(vec![4096]),
             generate: Some(vec![0]),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_may_exceed_the_context() {
+    fn only_requested_tests_may_exceed_the_context() {
         let fast = Speed { prefill: 10_000.0, decode: 150.0 };
         let schedule = choose(&Spec::default(), fast, 256);
         assert_eq!(names(&schedule), ["pp32", "pp128", "pp256", "tg128"]);
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_and_batch_multiply_what_was_chosen() {
+    fn depths_and_batches_multiply_the_chosen_tests() {
         let spec = Spec { prompts: Some(vec![]), batches: vec![1, 2], ..Spec::default() };
         let schedule = choose(&spec, Speed { prefill: 150.0, decode: 20.0 }, 4096);
         assert_eq!(names(&schedule), ["tg128", "tg128 x2"]);

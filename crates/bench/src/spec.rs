@@ -1,30 +1,30 @@
-//! What to measure, what is said on the way, and why it may be refused.
+//! Specification of a benchmark, its progress events and errors.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A whole benchmark. Every combination of `depths` and `batches` is measured for every prompt
-/// length and every length of generation.
+/// A benchmark. Every combination of `depths` and `batches` is measured for every prompt length and
+/// every generation length.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
-    /// Prompt lengths, in tokens; `None` chooses some that fit the budget.
+    /// Prompt lengths in tokens; `None` chooses some that fit the budget.
     pub prompts: Option<Vec<u32>>,
-    /// Lengths of generation, in tokens; `None` chooses one that fits the budget.
+    /// Generation lengths in tokens; `None` chooses one that fits the budget.
     pub generate: Option<Vec<u32>>,
-    /// Tokens already in each sequence when the clock starts.
+    /// Tokens already in each sequence when timing starts.
     pub depths: Vec<u32>,
-    /// Sequences generated at once. Prompts are evaluated one sequence after the other.
+    /// Numbers of sequences generated at once. Prompts are evaluated one sequence at a time.
     pub batches: Vec<u32>,
-    /// Timed repetitions of each test; `None` takes as many as fit the budget, 3 to 10.
+    /// Timed repetitions of each test; `None` chooses 3 to 10 by the budget.
     pub repetitions: Option<u32>,
     /// Untimed rounds before the first timed one.
     pub warmup: u32,
-    /// Seconds that what is chosen automatically may take together.
+    /// Time limit in seconds of all automatic choices.
     pub budget_seconds: f64,
     pub seed: u64,
-    /// Whether the memory roof is measured too, which takes a second or two.
+    /// Measure the memory bandwidth too, which takes a second or two.
     #[serde(skip_serializing_if = "Clone::clone")]
     pub roof: bool,
 }
@@ -46,21 +46,21 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// Prompt lengths that automatic choice draws from.
+    /// Candidate prompt lengths of the automatic choice.
     pub const PROMPTS: [u32; 4] = [32, 128, 256, 512];
-    /// Lengths of generation that automatic choice draws from.
+    /// Candidate generation lengths of the automatic choice.
     pub const GENERATE: [u32; 3] = [128, 64, 32];
-    /// Fewest and most repetitions chosen automatically.
+    /// Minimum and maximum of automatic repetitions.
     pub const REPETITIONS: [u32; 2] = [3, 10];
     pub const MAX_REPETITIONS: u32 = 1000;
     pub const MAX_TESTS: usize = 256;
 
-    /// Sequences the engine must have room for.
+    /// Number of slots that the engine needs.
     pub fn slots(&self) -> u32 {
         self.batches.iter().copied().max().unwrap_or(1).max(1)
     }
 
-    /// Tokens each sequence must have room for.
+    /// Context length that each slot needs.
     pub fn context(&self) -> u32 {
         let longest = |list: Option<&Vec<u32>>, all: &[u32]| {
             list.map_or(all, Vec::as_slice).iter().copied().max().unwrap_or(0)
@@ -68,11 +68,11 @@ impl Spec {
         let prompt = longest(self.prompts.as_ref(), &Self::PROMPTS);
         let generate = longest(self.generate.as_ref(), &Self::GENERATE);
         let depth = self.depths.iter().copied().max().unwrap_or(0);
-        // A generation needs something to begin with.
+        // Generation needs at least one token in the context.
         depth.saturating_add(prompt).max(depth.max(1).saturating_add(generate))
     }
 
-    /// Refuses what makes no sense on any engine.
+    /// Rejects values that are invalid on any engine.
     pub fn check(&self) -> Result<(), Error> {
         let invalid = |field, reason: String| Err(Error::Invalid { field, reason });
         let zero = |list: &[u32]| list.contains(&0);
@@ -118,7 +118,7 @@ impl Spec {
 }
 
 impl Spec {
-    /// Refuses what a model has no room for that was loaded with so many slots of `context` tokens.
+    /// Rejects tests that exceed the number of slots or their context length.
     pub fn fits(&self, slots: usize, context: usize) -> Result<(), Error> {
         if self.slots() as usize > slots {
             let (batch, field) = (self.slots(), "batches");
@@ -143,7 +143,7 @@ impl Spec {
             };
             return Err(too_long(field, test));
         }
-        // Of what is chosen, the smallest test at the smallest depth has to fit.
+        // For automatic lengths, the smallest test at the smallest depth must fit.
         let shortest = |asked: &Option<Vec<u32>>, all: &[u32]| match asked {
             None => all.iter().copied().min().into_iter().collect(),
             Some(asked) => asked.clone(),
@@ -160,11 +160,11 @@ impl Spec {
     }
 }
 
-/// What one test times.
+/// Timed phase of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Evaluation of a prompt (`pp`).
+    /// Prompt evaluation (`pp`).
     Prefill,
     /// Greedy generation (`tg`).
     Decode,
@@ -173,7 +173,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Test {
     pub kind: Kind,
-    /// Tokens of each sequence under the clock.
+    /// Timed tokens of each sequence.
     pub tokens: u32,
     /// Tokens already in each sequence.
     pub depth: u32,
@@ -182,7 +182,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Every combination, prompts first; lengths of 0 are left out.
+    /// Returns every combination, prompts first; lengths of 0 are skipped.
     pub fn all(prompts: &[u32], generate: &[u32], depths: &[u32], batches: &[u32]) -> Vec<Self> {
         let mut tests = Vec::new();
         let mut add = |test: Self| {
@@ -203,17 +203,17 @@ impl Test {
         tests
     }
 
-    /// Tokens under the clock, of all sequences.
+    /// Timed tokens of all sequences.
     pub const fn total_tokens(&self) -> u64 {
         self.tokens as u64 * self.batch as u64
     }
 
-    /// Tokens each sequence must have room for.
+    /// Context length that each sequence needs.
     pub const fn context(&self) -> u64 {
         self.start() as u64 + self.tokens as u64
     }
 
-    /// Tokens in each sequence when the clock starts: a generation needs at least one.
+    /// Tokens in each sequence when timing starts: generation needs at least one.
     pub const fn start(&self) -> u32 {
         match self.kind {
             Kind::Decode if self.depth == 0 => 1,
@@ -222,7 +222,8 @@ impl Test {
     }
 }
 
-/// As llama-bench writes it: `pp512`, `tg128 @ d1024`; several sequences as `tg128 x4`.
+/// Formats a test in llama-bench's notation: `pp512`, `tg128 @ d1024`; several sequences as `tg128
+/// x4`.
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
@@ -243,21 +244,21 @@ impl fmt::Display for Test {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 pub enum Progress {
-    /// An untimed run to see how fast the machine is.
+    /// Untimed run that measures the machine's speed.
     Probe,
     Chosen {
         tests: Vec<String>,
         repetitions: u32,
-        /// How long it will take, by the probe.
+        /// Estimated duration according to the probe.
         estimated_seconds: f64,
     },
     Roof,
     Test {
         test: String,
-        /// From 1; 0 in a warm-up round.
+        /// Number of the repetition, from 1; 0 in a warm-up round.
         repetition: u32,
         repetitions: u32,
-        /// Tests finished in all rounds, warm-up included.
+        /// Finished tests of all rounds, warm-up included.
         done: u32,
         total: u32,
         /// Median of this test so far, in tokens per second.
@@ -270,7 +271,7 @@ pub enum Error {
     #[error("{field}: {reason}")]
     Invalid {
         field: &'static str,
-        /// What is wrong with it, and what is allowed.
+        /// Reason and allowed values.
         reason: String,
     },
     #[error(
@@ -281,12 +282,12 @@ pub enum Error {
         "{field}: {batch} sequences need as many slots, {slots} are loaded; load the model with more slots"
     )]
     TooManySequences { field: &'static str, batch: u32, slots: usize },
-    /// Whoever asked went away.
+    /// The client disconnected or cancelled.
     #[error("cancelled")]
     Cancelled,
     #[error("measuring the memory bandwidth: {0}")]
     Roof(String),
-    /// The engine failed, as a whole chain of messages.
+    /// Engine error with all its causes.
     #[error("{0}")]
     Engine(String),
 }
@@ -296,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_named_as_llama_bench_names_them() {
+    fn tests_have_llama_bench_names() {
         let tests = Test::all(&[512, 0], &[128], &[0, 1024], &[1, 4]);
         let names: Vec<String> = tests.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_the_longest_test() {
+    fn slots_and_context_fit_the_longest_test() {
         let spec = Spec {
             prompts: Some(vec![16]),
             generate: Some(vec![128]),
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn invalid_fields_are_rejected_by_name() {
         let field = |spec: Spec| match spec.check() {
             Err(Error::Invalid { field, .. }) => field,
             other => panic!("{other:?}"),
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loaded_model_has_no_room_for_is_refused_by_name() {
+    fn tests_beyond_the_loaded_model_are_rejected_by_name() {
         let spec = |prompts: &[u32], generate: &[u32], depth| Spec {
             prompts: Some(prompts.to_vec()),
             generate: Some(generate.to_vec()),
@@ -358,14 +359,14 @@ mod tests {
         assert_eq!(field(&spec(&[8], &[256], 0)), "generate");
         assert_eq!(field(&spec(&[8], &[1], u32::MAX)), "depths");
         assert_eq!(field(&Spec { batches: vec![1, 5], ..spec(&[8], &[1], 0) }), "batches");
-        // What is chosen is chosen so that it fits, while something does.
+        // Automatic tests are chosen to fit, if any can.
         let chosen = |depth| Spec { depths: vec![depth], ..Spec::default() };
         assert_eq!(chosen(224).fits(4, 256), Ok(()));
         assert_eq!(field(&chosen(225)), "depths");
     }
 
     #[test]
-    fn a_spec_is_json_with_defaults_and_without_strangers() {
+    fn specs_have_json_defaults_and_reject_unknown_fields() {
         let spec: Spec = serde_json::from_str(r#"{"prompts":[8],"repetitions":2}"#).unwrap();
         assert_eq!(spec, Spec { prompts: Some(vec![8]), repetitions: Some(2), ..Spec::default() });
         assert!(serde_json::from_str::<Spec>(r#"{"prompt":[8]}"#).is_err());

@@ -1,31 +1,32 @@
 //! Summary of repeated measurements: a median and an interval.
 //!
-//! The number is the median, which one disturbed repetition does not move. The interval is half the 95 %
-//! prediction interval of one further repetition, `t(0.975, n-1) * s * sqrt(1 + 1/n)` with the sample's
-//! standard deviation `s`: *could another run have given that?* It is wider than the uncertainty of the
-//! median, for the drift of shared machines, and [`FLOOR`] of the median at least: where code and pages come
-//! to lie differs from process to process, which no repetition inside one process can see.
+//! The value is the median, which one disturbed repetition does not move. The interval is half the
+//! 95 % prediction interval of one further repetition, `t(0.975, n-1) * s * sqrt(1 + 1/n)` with the
+//! sample standard deviation `s`: *could another run have given this value?* It is wider than the
+//! uncertainty of the median, to cover drift on shared machines. It is at least [`FLOOR`] of the
+//! median, because the layout of code and pages differs between processes, which repetitions inside
+//! one process cannot show.
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 
 use serde::{Deserialize, Serialize};
 
-/// Confidence of intervals.
+/// Confidence level of intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Largest coefficient of variation of measurements that count as consistent.
+/// Largest coefficient of variation of consistent measurements.
 pub const CONSISTENT: f64 = 0.10;
 
-/// Smallest spread claimed, as a fraction of the median.
+/// Smallest spread that is reported, as a fraction of the median.
 pub const FLOOR: f64 = 0.01;
 
-/// One line that says what is printed behind `±`.
+/// Definition of the value printed after `±`.
 pub const DEFINITION: &str = "median ± half the 95 % prediction interval of one further repetition \
      (Student's t on the interleaved repetitions, at least 1 %)";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The measurements, in the order they were made.
+    /// Measurements in the order in which they were made.
     pub samples: Vec<f64>,
     pub median: f64,
     pub mean: f64,
@@ -33,31 +34,30 @@ pub struct Summary {
     pub max: f64,
     /// Sample standard deviation; `None` for one measurement.
     pub stddev: Option<f64>,
-    /// What is printed behind `±`; `None` for one measurement.
+    /// Value printed after `±`; `None` for one measurement.
     pub spread: Option<f64>,
-    /// Coefficient of variation: the standard deviation over the mean.
+    /// Coefficient of variation: standard deviation over mean.
     #[serde(default)]
     pub cv: Option<f64>,
-    /// Places of measurements beyond Tukey's fences. They are in all numbers here.
+    /// Indices of measurements outside Tukey's fences; they are included in all numbers.
     #[serde(default)]
     pub outliers: Vec<usize>,
 }
 
-/// How long the slow ones take: percentiles, each only where there are measurements enough that one at least
-/// lies beyond it.
+/// Percentiles of latencies, each only if at least one measurement lies beyond it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     pub p50: f64,
-    /// From 10 measurements on.
+    /// Needs at least 10 measurements.
     pub p90: Option<f64>,
-    /// From 100.
+    /// Needs at least 100 measurements.
     pub p99: Option<f64>,
-    /// From 1000.
+    /// Needs at least 1000 measurements.
     pub p99_9: Option<f64>,
 }
 
 impl Percentiles {
-    /// `None` when there are no measurements or one is not finite.
+    /// `None` if there are no measurements or one is not finite.
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.iter().any(|x| !x.is_finite()) {
             return None;
@@ -74,7 +74,7 @@ impl Percentiles {
 }
 
 impl Summary {
-    /// Summarises measurements; `None` when there are none or one is not finite.
+    /// Summarises measurements; `None` if there are none or one is not finite.
     pub fn of(samples: Vec<f64>) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
             return None;
@@ -104,7 +104,7 @@ impl Summary {
         })
     }
 
-    /// The same in another unit.
+    /// Converts the summary to another unit.
     pub fn scaled(&self, factor: f64) -> Self {
         Self {
             samples: self.samples.iter().map(|x| x * factor).collect(),
@@ -119,18 +119,19 @@ impl Summary {
         }
     }
 
-    /// Whether the coefficient of variation is within [`CONSISTENT`]. One measurement contradicts nothing.
+    /// Returns whether the coefficient of variation is within [`CONSISTENT`]; true for a single
+    /// measurement.
     pub fn consistent(&self) -> bool {
         self.cv.is_none_or(|cv| cv <= CONSISTENT)
     }
 
-    /// True when the other's median lies within this one's spread.
+    /// Returns whether the other median is within this spread.
     pub fn agrees_with(&self, other: &Self) -> bool {
         self.spread.is_some_and(|spread| (self.median - other.median).abs() <= spread)
     }
 }
 
-/// The median; `None` of nothing.
+/// Median; `None` for no values.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(&sorted(values), 0.5)
 }
@@ -143,14 +144,15 @@ pub fn sorted(values: &[f64]) -> Vec<f64> {
     values
 }
 
-/// Of sorted values, linear between two neighbours, as numpy and spreadsheets have it.
+/// Quantile of sorted values with linear interpolation, as in numpy and spreadsheets.
 fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let at = sorted.len().checked_sub(1)? as f64 * q;
     let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
     Some(low + (high - low) * at.fract())
 }
 
-/// Places of the values beyond Tukey's fences: more than 1.5 times the distance of the quartiles outside them.
+/// Indices of values outside Tukey's fences: more than 1.5 interquartile ranges outside the
+/// quartiles.
 pub fn outliers(values: &[f64]) -> Vec<usize> {
     let sorted = sorted(values);
     let (Some(low), Some(high)) = (quantile(&sorted, 0.25), quantile(&sorted, 0.75)) else {
@@ -161,10 +163,11 @@ pub fn outliers(values: &[f64]) -> Vec<usize> {
     (0..values.len()).filter(|at| !inside.contains(&values[*at])).collect()
 }
 
-/// The 0.975 quantile of Student's t; `None` without degrees of freedom.
+/// The 0.975 quantile of Student's t distribution; `None` without degrees of freedom.
 ///
-/// The daemon measures too and does not link a statistics crate. The probability for whole degrees is the finite
-/// sum of Abramowitz and Stegun, 26.7.3 and 26.7.4; it grows with the angle, so halving finds the angle.
+/// Computed here because the daemon does not link a statistics crate. For whole degrees, the
+/// probability is the finite sum 26.7.3 and 26.7.4 of Abramowitz and Stegun; bisection finds the
+/// angle.
 #[must_use]
 pub fn student_t_975(degrees: usize) -> Option<f64> {
     let within = |angle: f64| {

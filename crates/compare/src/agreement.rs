@@ -1,35 +1,38 @@
-//! Whether an engine computes the model: its greedy tokens and distributions beside the reference's.
+//! Agreement of an engine with the model: its greedy tokens and distributions, compared with the
+//! reference's.
 //!
-//! Prompts are the same ids. At each step the two distributions are compared while both have been given the
-//! same tokens, that is up to and with the first token that differs. An engine tells its most likely tokens
-//! only, so the Kullback-Leibler divergence is that over the reference's tokens that the engine told, with all
-//! others as one: never more than the true one (data processing inequality).
+//! The prompts are the same token ids. Distributions are compared while both sides have seen the
+//! same tokens, up to and including the first token that differs. An engine reports only its most
+//! likely tokens. Therefore the Kullback-Leibler divergence is computed over the reference's tokens
+//! that the engine reported, with all others merged into one. By the data processing inequality it
+//! never exceeds the true divergence.
 
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Answer;
 
-/// Mean divergence, in nats, up to which an engine computes the same model: activations in 8 bits take up
-/// to 0.01, a type of weights one step smaller 0.05 and more.
+/// Largest mean divergence, in nats, of the same model: 8-bit activations cost up to 0.01, a weight
+/// type one step smaller 0.05 or more.
 pub const MEAN: f64 = 0.02;
-/// A token may differ where the reference's best leads by less than this, in nats.
+/// A token may differ if the reference's best leads by less than this, in nats.
 pub const LEAD: f64 = 0.25;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// Steps at which the distributions could be compared.
+    /// Number of steps at which the distributions could be compared.
     pub steps: usize,
-    /// Share of these at which the most likely token is the reference's.
+    /// Fraction of these with the reference's most likely token.
     pub top1: f64,
     pub mean_divergence: f64,
     pub max_divergence: f64,
-    /// The first token that differs though the reference was sure: prompt, step, how far its best led.
+    /// First token that differs although the reference was certain: prompt, step, lead of its best
+    /// token.
     pub differs: Option<(usize, usize, f64)>,
     pub agrees: bool,
 }
 
 impl Agreement {
-    /// `None` when there is nothing to compare.
+    /// `None` if nothing can be compared.
     pub fn of(answers: &[Answer], reference: &[Answer]) -> Option<Self> {
         let mut found = Self::default();
         let (mut same, mut sum) = (0usize, 0.0);
@@ -68,7 +71,7 @@ fn lead(top: &[(u32, f64)]) -> f64 {
     }
 }
 
-/// Divergence of `got` from `want` over the tokens that both name, all others together as one.
+/// Divergence of `got` from `want` over the tokens that both list, with all others merged into one.
 fn divergence(want: &[(u32, f64)], got: &[(u32, f64)]) -> f64 {
     let (mut sum, mut p_rest, mut q_rest) = (0.0, 1.0, 1.0);
     for &(token, p) in want {
@@ -77,7 +80,7 @@ fn divergence(want: &[(u32, f64)], got: &[(u32, f64)]) -> f64 {
         p_rest -= p.exp();
         q_rest -= q.exp();
     }
-    // Rounding of a float's last digit may make either rest a little negative.
+    // Rounding may make either remainder slightly negative.
     let (p_rest, q_rest) = (p_rest.max(0.0), q_rest.max(1e-12));
     if p_rest > 1e-12 {
         sum += p_rest * (p_rest / q_rest).ln();
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_agrees_and_another_model_does_not() {
+    fn the_same_model_agrees_and_another_does_not() {
         let want = answer(&[1, 2], &[&[(1, 0.9), (2, 0.1)], &[(2, 0.6), (3, 0.3)]]);
         let same = Agreement::of(std::slice::from_ref(&want), std::slice::from_ref(&want)).unwrap();
         assert!(same.agrees && same.mean_divergence < 1e-12 && same.top1 == 1.0, "{same:?}");
@@ -106,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_near_tie_may_fall_either_way() {
+    fn near_ties_may_resolve_either_way() {
         let want = answer(&[1], &[&[(1, 0.41), (2, 0.40), (3, 0.19)]]);
         let got = answer(&[2], &[&[(2, 0.41), (1, 0.40), (3, 0.19)]]);
         let found = Agreement::of(&[got], &[want]).unwrap();
@@ -114,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_counts_as_one() {
-        // Half and half against nine to one, of which only the first is named.
+    fn unlisted_tokens_count_as_one() {
+        // One half each, against nine to one with only the first listed.
         let kl = divergence(&[(7, 0.5f64.ln())], &[(7, 0.9f64.ln())]);
         let want = 0.5 * (0.5f64 / 0.9).ln() + 0.5 * (0.5f64 / 0.1).ln();
         assert!((kl - want).abs() < 1e-9, "{kl} for {want}");

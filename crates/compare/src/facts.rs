@@ -1,5 +1,5 @@
-//! What an engine says of itself and of how it ran: what fairness is checked on. Read from its own output
-//! or its binary, never assumed; what it does not tell is `None`.
+//! Facts that an engine reports about itself and its run, as the basis of the fairness check. They
+//! are read from its output or its binary, never assumed; unknown facts are `None`.
 
 use std::collections::BTreeSet;
 
@@ -8,35 +8,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    /// Its name and version, with the commit where it tells one.
+    /// Name and version, with the commit if known.
     pub version: String,
-    /// `cpu`, `cuda`, `nv`.
+    /// Device: `cpu`, `cuda`, `nv`.
     pub device: Option<String>,
-    /// SHA-256 of the model file that it read.
+    /// SHA-256 of the model file that the engine read.
     pub file: Option<String>,
-    /// Precision in which it holds weights: the file's types, or what it made of them.
+    /// Precision of the weights in memory: the types of the file, or those after conversion.
     pub weights: Option<String>,
-    /// Precision of activations in matrix products.
+    /// Precision of activations in matmuls.
     pub activations: Option<String>,
     /// Precision of the KV cache.
     pub kv: Option<String>,
     pub threads: Option<usize>,
-    /// Most rows of a prompt evaluated at once.
+    /// Maximum prompt rows evaluated at once.
     pub batch: Option<u32>,
     pub flash_attention: Option<bool>,
     /// Untimed runs before a timed one.
     pub warmup: Option<u32>,
-    /// Compiled for this model or shape, and by what: `torch.compile`, `jit`.
+    /// Compiler that specialised the model: `torch.compile`, `jit`.
     pub compiled: Option<String>,
-    /// Instruction sets or SM versions that it was built for, by the names that llama.cpp has for them: `AVX512`, `AMX_INT8`.
+    /// Instruction sets or SM versions of the build, in llama.cpp's notation: `AVX512`, `AMX_INT8`.
     pub built_for: Option<BTreeSet<String>>,
-    /// What is under the clock: `engine` (calls of its library) or `http` (requests to its server).
+    /// Timed interface: `engine` (calls of its library) or `http` (requests to its server).
     pub clock: Option<String>,
 }
 
-/// Instruction sets that decide the speed of matrix products on a CPU: the name here, the flag of
-/// `/proc/cpuinfo` (Linux `arch/x86/include/asm/cpufeatures.h`, `arch/arm64/kernel/cpuinfo.c`), the name in
-/// llama.cpp's `system_info` (`ggml_cpu` features).
+/// Instruction sets that decide the speed of matmuls on a CPU: our name, the flag of
+/// `/proc/cpuinfo` (Linux `arch/x86/include/asm/cpufeatures.h`, `arch/arm64/kernel/cpuinfo.c`), and
+/// the name in llama.cpp's `system_info` (`ggml_cpu` features).
 const SETS: [(&str, &str, &str); 10] = [
     ("AVX2", "avx2", "AVX2"),
     ("FMA", "fma", "FMA"),
@@ -50,7 +50,7 @@ const SETS: [(&str, &str, &str); 10] = [
     ("I8MM", "i8mm", "MATMUL_INT8"),
 ];
 
-/// The sets that this machine's processor has, by the `flags` or `Features` of `/proc/cpuinfo`.
+/// Instruction sets of this machine's CPU, from `flags` or `Features` of `/proc/cpuinfo`.
 pub fn processor(cpuinfo: &str) -> BTreeSet<String> {
     let line =
         cpuinfo.lines().find(|line| line.starts_with("flags") || line.starts_with("Features"));
@@ -61,7 +61,7 @@ pub fn processor(cpuinfo: &str) -> BTreeSet<String> {
     SETS.iter().filter(|set| flags.contains(set.1)).map(|set| set.0.to_owned()).collect()
 }
 
-/// The sets in a line of llama.cpp's `system_info`: `AVX2 = 1 | AMX_INT8 = 1 | ...`.
+/// Instruction sets in a line of llama.cpp's `system_info`: `AVX2 = 1 | AMX_INT8 = 1 | ...`.
 pub(super) fn system_info(line: &str) -> BTreeSet<String> {
     let on: BTreeSet<&str> = line
         .split(['|', ':'])
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_are_read_from_the_processor_and_from_the_peer() {
+    fn instruction_sets_are_read_from_cpuinfo_and_system_info() {
         let cpuinfo = "processor\t: 0\nflags\t\t: fpu avx2 fma avx512f amx_int8\n";
         let has = processor(cpuinfo);
         assert_eq!(has, ["AMX_INT8", "AVX2", "AVX512", "FMA"].map(String::from).into());

@@ -1,5 +1,5 @@
-//! What differs between engines, and whether it changes the verdict. Nothing is promised: every line is from
-//! what the engines told, and what one does not tell is a line too.
+//! Differences between engines, and whether they change the verdict. Every line comes from facts
+//! that the engines reported; an unreported fact is a line too.
 
 use std::collections::BTreeSet;
 
@@ -8,20 +8,21 @@ use serde::{Deserialize, Serialize};
 use super::facts::Facts;
 use super::workload::Workload;
 
-/// One line of what differs.
+/// A difference between engines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
-    /// The name by which `--allow` takes it: `weights`, `threads`.
+    /// Name for `--allow`: `weights`, `threads`.
     pub name: String,
     pub peer: String,
-    /// What it is for that peer, and what is compared with.
+    /// Value of the peer, and the value that it is compared with.
     pub found: String,
     pub wanted: String,
-    /// A verdict in spite of it says something else than "faster".
+    /// True if the difference changes the meaning of a verdict.
     pub decides: bool,
 }
 
-/// Every difference of a peer from the workload, and from the first engine where the workload leaves it open.
+/// Returns the differences of a peer from the workload, and from the first engine where the
+/// workload does not decide.
 pub(super) fn differences(
     work: &Workload,
     processor: &BTreeSet<String>,
@@ -35,15 +36,15 @@ pub(super) fn differences(
         found.push(Difference { name, peer, found: is, wanted, decides });
     };
     let mut differs = |name: &str, decides, is: Option<String>, wanted: Option<String>| {
-        let untold = || "not told".to_owned();
+        let unreported = || "not reported".to_owned();
         match (is, wanted) {
             (Some(is), Some(wanted)) if is.eq_ignore_ascii_case(&wanted) => {}
             (None, None) => {}
             (Some(is), wanted) => {
-                add(name, decides && wanted.is_some(), is, wanted.unwrap_or_else(untold));
+                add(name, decides && wanted.is_some(), is, wanted.unwrap_or_else(unreported));
             }
-            // Who does not tell may be right.
-            (None, Some(wanted)) => add(name, false, untold(), wanted),
+            // An unreported fact may still be as expected.
+            (None, Some(wanted)) => add(name, false, unreported(), wanted),
         }
     };
     let short = |hash: &str| hash.chars().take(12).collect::<String>();
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unfairness_is_a_line_that_decides() {
+    fn every_unfairness_is_a_deciding_difference() {
         assert_eq!(found(&fair()), []);
         let decides = |name: &str| vec![(name.to_owned(), true)];
         let text = |text: &str| Some(text.to_owned());
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_a_line_that_does_not_decide() {
+    fn unreported_facts_do_not_decide() {
         let silent = Facts { version: "server".into(), ..Facts::default() };
         let lines = found(&silent);
         assert!(lines.len() >= 6 && lines.iter().all(|line| !line.1), "{lines:?}");

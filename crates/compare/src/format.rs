@@ -1,4 +1,4 @@
-//! A comparison as text: what differs and who computes what first, the numbers, the ratios, the verdict.
+//! A comparison as text: engines and agreement, differences, numbers, ratios, verdicts.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -6,18 +6,18 @@ use std::fmt::Write as _;
 use super::report::{Against, Cell, Comparison, Entrant, Row, Unit, Verdict};
 use analysis::statistics::{DEFINITION, RULE};
 
-/// Lines of cells, the first with the heads.
+/// Rows of cells; the first row has the column names.
 pub(super) type Table = Vec<Vec<String>>;
 
-/// Said where the engines differ in nothing.
-pub(super) const SAME: &str = "Nothing that the engines tell of.\n";
+/// Printed if the engines do not differ.
+pub(super) const SAME: &str = "No reported differences.\n";
 
-/// What a terminal shows.
+/// Formats a comparison for the terminal.
 pub fn table(found: &Comparison) -> String {
     text(found, "")
 }
 
-/// The same as Markdown.
+/// Formats a comparison as Markdown.
 pub fn markdown(found: &Comparison) -> String {
     text(found, "#### ")
 }
@@ -28,29 +28,29 @@ fn text(found: &Comparison, heading: &str) -> String {
         let _ = writeln!(text, "INVALID: {reason}\n");
     }
     if found.interrupted {
-        let _ = writeln!(text, "Interrupted: what was measured before.\n");
+        let _ = writeln!(text, "Interrupted: results measured until then.\n");
     }
     text.push_str(&head(found));
-    let _ = write!(text, "\n{heading}Who takes part\n\n{}", aligned(&entrants(found), 3));
+    let _ = write!(text, "\n{heading}Engines\n\n{}", align(&entrants(found), 3));
     for entrant in &found.entrants {
         if let Some(why) = &entrant.lost {
             let _ = writeln!(text, "\n{}: {why}", entrant.name);
         }
     }
     let differences = differences(found);
-    let told = if differences.is_empty() { SAME.into() } else { aligned(&differences, 5) };
-    let _ = write!(text, "\n{heading}What differs\n\n{told}");
-    let _ = write!(text, "\n{heading}Measured\n\n{}", aligned(&measured(found), 1));
+    let table = if differences.is_empty() { SAME.into() } else { align(&differences, 5) };
+    let _ = write!(text, "\n{heading}Differences\n\n{table}");
+    let _ = write!(text, "\n{heading}Measured\n\n{}", align(&measured(found), 1));
     let ratios = ratios(found);
     if !ratios.is_empty() {
         let own = &found.entrants[0].name;
-        let _ = write!(text, "\n{heading}{own} against the others\n\n{}", aligned(&ratios, 2));
+        let _ = write!(text, "\n{heading}{own} compared with the others\n\n{}", align(&ratios, 2));
     }
     let _ = write!(text, "\n{}", notes(found));
     text
 }
 
-/// What was run, on what.
+/// Workload and machine.
 pub(super) fn head(found: &Comparison) -> String {
     let (work, model) = (&found.work, model(found));
     let hash: String = work.sha256.chars().take(12).collect();
@@ -59,28 +59,28 @@ pub(super) fn head(found: &Comparison) -> String {
         work.file_type, work.device, work.threads, found.rounds, work.seed
     );
     let machine = &found.machine;
-    let told = [
+    let facts = [
         machine.processor.clone(),
         Some(format!("{} cores", machine.cores)),
         machine.kernel.as_ref().map(|kernel| format!("Linux {kernel}")),
         machine.governor.as_ref().map(|governor| format!("governor {governor}")),
         Some(found.date.clone()),
     ];
-    let told: Vec<String> = told.into_iter().flatten().collect();
-    let _ = writeln!(head, "{}", told.join(", "));
+    let facts: Vec<String> = facts.into_iter().flatten().collect();
+    let _ = writeln!(head, "{}", facts.join(", "));
     if let Some(conditions) = found.conditions.summary() {
         let _ = writeln!(head, "{conditions}");
     }
     head
 }
 
-/// The model's file, without its folder.
+/// File name of the model.
 pub(super) fn model(found: &Comparison) -> Cow<'_, str> {
     let path = &found.work.model;
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()
 }
 
-/// Who takes part, under a line of heads, as all tables here.
+/// Table of the engines and their agreement.
 pub(super) fn entrants(found: &Comparison) -> Table {
     let mut rows = vec![
         ["engine", "version", "computes the model", "KL mean, max", "top-1", "rounds"]
@@ -90,14 +90,14 @@ pub(super) fn entrants(found: &Comparison) -> Table {
     for entrant in &found.entrants {
         let agreement = entrant.agreement.as_ref();
         let computes = match agreement {
-            None if found.judged => "not told".into(),
-            None => "not asked".into(),
+            None if found.judged => "not reported".into(),
+            None => "not checked".into(),
             Some(a) if a.agrees => "yes".into(),
             Some(a) => match a.differs {
                 Some((prompt, step, lead)) => {
-                    format!("NO: other token, prompt {prompt}, step {step}, lead {lead:.2}")
+                    format!("NO: different token, prompt {prompt}, step {step}, lead {lead:.2}")
                 }
-                None => "NO: another distribution".into(),
+                None => "NO: different distribution".into(),
             },
         };
         let divergence =
@@ -114,7 +114,7 @@ pub(super) fn entrants(found: &Comparison) -> Table {
     rows
 }
 
-/// What differs; empty where nothing does.
+/// Table of the differences; empty if there are none.
 pub(super) fn differences(found: &Comparison) -> Table {
     if found.differences.is_empty() {
         return Vec::new();
@@ -134,27 +134,28 @@ pub(super) fn differences(found: &Comparison) -> Table {
     rows
 }
 
-/// Every number's median and spread.
+/// Table with the median and spread of every number.
 pub(super) fn measured(found: &Comparison) -> Table {
     let mut head = vec![String::new()];
     head.extend(found.entrants.iter().map(|e| e.name.clone()));
     let mut rows = vec![head];
     for row in &found.rows {
-        let told = || found.entrants.iter().zip(&row.cells);
+        let cells = || found.entrants.iter().zip(&row.cells);
         let mut line = vec![name(row)];
         line.extend(
-            told().map(|(e, cell)| cell.as_ref().map_or_else(|| untold(e), |c| value(row, c))),
+            cells()
+                .map(|(e, cell)| cell.as_ref().map_or_else(|| placeholder(e), |c| value(row, c))),
         );
         rows.push(line);
         if row.unit == Unit::TokensPerSecond {
             let of = |c: &Cell| format!("{:.1}, {:.1}", c.summary.mean, c.summary.max);
             let mut line = vec![format!("{}: mean, peak, tok/s", row.name)];
-            line.extend(told().map(|(e, cell)| cell.as_ref().map_or_else(|| untold(e), of)));
+            line.extend(cells().map(|(e, cell)| cell.as_ref().map_or_else(|| placeholder(e), of)));
             rows.push(line);
         }
     }
     let slow = |e: &Entrant| {
-        let Some(p) = e.between() else { return untold(e) };
+        let Some(p) = e.between() else { return placeholder(e) };
         let ms = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1}", s * 1e3));
         format!("{}, {}, {}, {}", ms(Some(p.p50)), ms(p.p90), ms(p.p99), ms(p.p99_9))
     };
@@ -166,7 +167,7 @@ pub(super) fn measured(found: &Comparison) -> Table {
         let parts = |e: &Entrant| {
             let places = last(e)?;
             let (_, parts) = places.iter().find(|(name, _)| *name == place)?;
-            let mib = |b: Option<u64>| b.map_or("not told".into(), |b| format!("{}", b >> 20));
+            let mib = |b: Option<u64>| b.map_or("not reported".into(), |b| format!("{}", b >> 20));
             Some(parts.map(|(_, bytes)| mib(bytes)).join(", "))
         };
         let all: Vec<Option<String>> = found.entrants.iter().map(parts).collect();
@@ -180,12 +181,12 @@ pub(super) fn measured(found: &Comparison) -> Table {
     rows
 }
 
-/// Instead of a number that an engine does not tell; one that is not there could tell nothing.
-fn untold(entrant: &Entrant) -> String {
-    if entrant.rounds.is_empty() { "-" } else { "not told" }.into()
+/// Placeholder for a number that an engine does not report, or `-` if the engine did not run.
+fn placeholder(entrant: &Entrant) -> String {
+    if entrant.rounds.is_empty() { "-" } else { "not reported" }.into()
 }
 
-/// A row's name and unit.
+/// Name and unit of a row.
 pub(super) fn name(row: &Row) -> String {
     let unit = match row.unit {
         Unit::TokensPerSecond => "tok/s",
@@ -199,7 +200,7 @@ pub(super) fn name(row: &Row) -> String {
     format!("{}, {unit}", row.name)
 }
 
-/// A median and its spread, in the row's unit.
+/// Median and spread in the row's unit.
 pub(super) fn value(row: &Row, cell: &Cell) -> String {
     let scale = match row.unit {
         Unit::TokensPerSecond | Unit::JoulesPerToken | Unit::PerGigabyte | Unit::Times => 1.0,
@@ -223,7 +224,7 @@ pub(super) fn value(row: &Row, cell: &Cell) -> String {
     format!("{median:.digits$}{spread}{consistent}")
 }
 
-/// The ratios and their verdicts; empty where there are none.
+/// Table of ratios and verdicts; empty if there are none.
 pub(super) fn ratios(found: &Comparison) -> Table {
     let head = [
         "", "against", "ratio", "interval", "resolved", "verdict", "Welch p", "Hedges g",
@@ -250,7 +251,7 @@ pub(super) fn ratios(found: &Comparison) -> Table {
                     100.0 * interval.confidence
                 ),
                 if pairs.resolved { "yes" } else { "no" }.into(),
-                said(found, entrant, *verdict),
+                verdict_text(found, entrant, *verdict),
                 number(pairs.welch.map(|w| w.p), 4),
                 number(pairs.effect, 1),
                 number(pairs.drift.map(|d| d.p), 2),
@@ -261,43 +262,41 @@ pub(super) fn ratios(found: &Comparison) -> Table {
     if rows.len() == 1 { Vec::new() } else { rows }
 }
 
-/// A verdict in words, with the differences that were allowed for it.
-pub(super) fn said(found: &Comparison, entrant: &Entrant, verdict: Verdict) -> String {
+/// Verdict in words, with the differences that were allowed for it.
+pub(super) fn verdict_text(found: &Comparison, entrant: &Entrant, verdict: Verdict) -> String {
     let allowed: Vec<&str> = found
         .differences
         .iter()
         .filter(|d| d.decides && (d.peer == entrant.name || d.peer == found.entrants[0].name))
         .map(|d| d.name.as_str())
         .collect();
-    let mut said = match verdict {
+    let mut text = match verdict {
         Verdict::Better => "better",
         Verdict::Worse => "worse",
         Verdict::CannotTell => "cannot tell",
-        Verdict::Disagrees => "none: other results",
+        Verdict::Disagrees => "none: different results",
         Verdict::Invalid => "none: INVALID",
     }
     .to_owned();
     if !allowed.is_empty() && matches!(verdict, Verdict::Better | Verdict::Worse) {
-        let _ = write!(said, ", unlike in {}", allowed.join(", "));
+        let _ = write!(text, ", differs in {}", allowed.join(", "));
     }
-    said
+    text
 }
 
-/// What the numbers are.
+/// Notes that explain the numbers.
 pub(super) fn notes(found: &Comparison) -> String {
     let mut notes = format!(
-        "Values: {DEFINITION}; (!) where the coefficient of variation is above 10 %.\n\
-         Ratios: the first engine's value over the other's in the same round, their median. {RULE}.\n"
+        "Values: {DEFINITION}; (!): the coefficient of variation is above 10 %.\n\
+         Ratios: median of the first engine's value over the other's in the same round. {RULE}.\n"
     );
     if found.entrants.iter().any(|e| !e.may_win()) {
-        notes.push_str(
-            "An engine that does not compute the model wins nothing, whatever its speed.\n",
-        );
+        notes.push_str("An engine that does not compute the model cannot win.\n");
     }
     notes
 }
 
-/// One line a row and entrant: every sample.
+/// Formats one line per row and engine, with every sample.
 pub fn csv(found: &Comparison) -> String {
     let mut text =
         String::from("row,unit,engine,version,agrees,round,value,ratio_to_first,verdict\n");
@@ -325,14 +324,14 @@ pub fn csv(found: &Comparison) -> String {
     text
 }
 
-/// The word of a value in JSON.
+/// JSON name of an enum value.
 fn word(value: &impl serde::Serialize) -> String {
     let json = serde_json::to_value(value).ok();
     json.and_then(|json| json.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// A Markdown table whose columns are aligned; the first `left` ones stand to the left.
-fn aligned(rows: &[Vec<String>], left: usize) -> String {
+/// Formats an aligned Markdown table; the first `left` columns are left-aligned.
+fn align(rows: &[Vec<String>], left: usize) -> String {
     let width = |column: usize| {
         rows.iter()
             .filter_map(|row| row.get(column))

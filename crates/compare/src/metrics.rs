@@ -1,75 +1,76 @@
-//! What each number of a comparison means: said by `--explain`, held against the rows by a test.
+//! Definitions of the numbers in a comparison, printed by `--explain`; a test checks them against
+//! the rows.
 
-/// Name and definition of every metric. A name with `N` stands for any number.
+/// Name and definition of every metric. `N` in a name stands for any number.
 const METRICS: [(&str, &str); 17] = [
     (
         "ppN",
-        "tokens per second of the evaluation of a prompt of N tokens, by the engine's own bench, up to its first sampled token; for a server of which only the port is known, N over the time to its first token",
+        "tokens per second of evaluating a prompt of N tokens up to the first sampled token, measured by the engine's own bench; for a server known only by its port, N over the time to first token",
     ),
     (
         "tgN",
-        "tokens per second of N tokens generated greedily, one after the other; the first, which ends the prompt, is not timed",
+        "tokens per second of greedily generating N tokens; the first one, which ends the prompt, is not timed",
     ),
-    ("@ dN", "the same with N tokens in the context when the clock starts"),
+    ("@ dN", "the same with N tokens in the context when timing starts"),
     (
         "mean, peak",
-        "of the rounds: their arithmetic mean, and the fastest of them; the row before has their median",
+        "arithmetic mean of the rounds, and the fastest round; the previous row has the median",
     ),
     (
         "sustained",
-        "tokens per second that a client sees in the second half of each answer but the first, pauses and all: tokens over time of all these halves; for answers whose half has 8 tokens or more",
+        "tokens per second that a client receives in the second half of each answer but the first, pauses included; only for answers with 8 or more tokens in the half",
     ),
     (
         "energy",
-        "joules of the whole machine during the test over its tokens, where the machine has a meter and the engine's bench reads it",
+        "joules of the whole machine per token of the test, if the machine has a meter that the engine's bench reads",
     ),
     (
         "of the bandwidth",
-        "bytes that the plan says a decoded token reads, times its speed, over the read bandwidth measured in the same round",
+        "bytes that a decoded token reads according to the plan, times its speed, over the read bandwidth of the same round",
     ),
     (
         "for the memory",
-        "tokens per second over the peak memory in 10^9 bytes, with what was reserved on a GPU",
+        "tokens per second over the peak memory in 10^9 bytes, including memory reserved on a GPU",
     ),
     (
         "first token after N",
-        "milliseconds from sending a prompt of N ids that nobody has seen to the first token, as a client sees it; the median of a round's prompts but the first",
+        "milliseconds from sending a new prompt of N ids until the client receives the first token; median over a round's prompts but the first",
     ),
     (
         "very first token",
-        "the same for the first prompt after the start: what compilation, page faults and warm-up cost",
+        "the same for the first prompt after the start: includes compilation, page faults and warm-up",
     ),
     (
         "between tokens",
-        "milliseconds between two tokens that follow each other, as a client sees them; median, and percentiles where there are enough to have one beyond",
+        "milliseconds between consecutive tokens, as a client receives them; median, and percentiles if there are enough tokens",
     ),
     (
         "first iteration",
-        "how many times the steady state it takes, in the same round; prompt: the very first token over the median of the later first tokens; step: from the first token after the start to the second, over the median between tokens of the later answers. The page has every iteration",
+        "duration relative to the steady state of the same round; prompt: the very first token over the median of later first tokens; step: the time between the first two tokens after the start, over the median between tokens of later answers. The page shows every iteration",
     ),
     (
         "load",
-        "milliseconds from starting the process to a model that is ready; the file is in the page cache as it is",
+        "milliseconds from starting the process until the model is ready; the page cache is left as it is",
     ),
     (
         "cold start",
-        "load and the very first token together: from starting the process to a token, without the time in which nothing was asked",
+        "load plus the very first token: from starting the process to a token, without idle time in between",
     ),
     (
         "peak memory",
-        "largest resident set of the engine's processes, added; pages of a mapped file count while they are resident",
+        "sum of the largest resident sets of the engine's processes; pages of a mapped file count while they are resident",
     ),
     (
         "memory, host",
-        "weights, KV cache and activations as the engine tells them; code: all executable mappings of its processes (programs, libraries, kernels compiled on the way), resident or not, and on a GPU the kernels' images; rest: the peak without what is told",
+        "weights, KV cache and activations as the engine reports them; code: all executable mappings of its processes (programs, libraries, kernels compiled at run time), resident or not, and on a GPU the kernel images; rest: the peak minus the reported parts",
     ),
     (
         "memory, GPU",
-        "the same of what the engine reserved on a GPU; nobody tells the size of the code there, which is in the rest",
+        "the same for memory that the engine reserved on a GPU; the size of the code there is unknown and part of the rest",
     ),
 ];
 
-/// All of them, as text.
+/// Returns all definitions as text.
 pub fn explain() -> String {
     let width = METRICS.iter().map(|metric| metric.0.len()).max().unwrap_or(0);
     METRICS.iter().map(|(name, what)| format!("{name:<width$}  {what}\n")).collect()

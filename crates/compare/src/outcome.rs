@@ -1,11 +1,11 @@
-//! What a peer gives: speeds and times of one round, and what it answers to prompts.
+//! Outcome of a peer: speeds and latencies of one round, and its answers to prompts.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::Facts;
-use super::process::Held;
+use super::process::ProcessMemory;
 use analysis::statistics::median;
 
 /// One round of one peer.
@@ -13,33 +13,34 @@ use analysis::statistics::median;
 #[serde(default)]
 pub struct Outcome {
     pub facts: Facts,
-    /// Tokens per second by the test's name.
+    /// Tokens per second by test name.
     pub speeds: BTreeMap<String, f64>,
-    /// Seconds from starting the process to a model that is ready.
+    /// Seconds from starting the process until the model was ready.
     pub load: Option<f64>,
-    /// Seconds from sending a prompt that it has not seen to its first token; the first is the first
+    /// Seconds from sending a new prompt to its first token; the first entry is the first prompt
     /// after the start.
     pub first_token: Vec<f64>,
-    /// Seconds between two tokens that follow each other, in order, from the first of each answer.
+    /// Seconds between consecutive tokens of each answer, in order.
     pub between: Vec<Vec<f64>>,
     pub memory: Memory,
-    /// Prompt tokens that it took from a cache, as far as it tells.
+    /// Prompt tokens that came from a cache, if known.
     pub cached: Option<u64>,
     /// Read bandwidth measured in this round, in bytes per second.
     pub roof: Option<f64>,
     /// Bytes that a decoded token reads.
     pub bytes_per_token: Option<f64>,
-    /// Joules per token by the test's name.
+    /// Joules per token by test name.
     pub joules: BTreeMap<String, f64>,
-    /// Why the round says nothing: the machine changed.
+    /// Reasons why the round is invalid: the machine changed.
     pub invalid: Vec<String>,
 }
 
-/// Fewest times between tokens in the half of an answer that counts as sustained.
+/// Minimum number of token gaps in the half of an answer that counts as sustained.
 const SUSTAINED: usize = 8;
 
 impl Outcome {
-    /// Tokens per second in the second halves of all answers but the first after the start, pauses and all.
+    /// Tokens per second in the second halves of all answers but the first after the start, pauses
+    /// included.
     pub(super) fn sustained(&self) -> Option<f64> {
         let halves = self.between.iter().skip(1).map(|gaps| &gaps[gaps.len() / 2..]);
         let long = halves.filter(|half| half.len() >= SUSTAINED).flatten();
@@ -47,45 +48,45 @@ impl Outcome {
         (seconds > 0.0).then(|| tokens / seconds)
     }
 
-    /// Median time between two tokens of all answers but the first.
+    /// Median time between tokens of all answers but the first.
     pub(super) fn between_tokens(&self) -> Option<f64> {
         median(&self.between.iter().skip(1).flatten().copied().collect::<Vec<_>>())
     }
 }
 
-/// In bytes; what is not told is `None`.
+/// Memory in bytes; unknown parts are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Largest resident set of its processes.
+    /// Largest resident set of the processes.
     pub peak: Option<u64>,
     pub weights: Option<u64>,
     pub kv: Option<u64>,
     pub activations: Option<u64>,
-    /// Executable mappings of its processes: programs, libraries, and kernels that it made on the way.
+    /// Executable mappings of the processes: programs, libraries, and kernels compiled at run time.
     pub code: Option<u64>,
-    /// What it reserved on a GPU.
+    /// Memory reserved on a GPU.
     pub gpu: Option<u64>,
-    /// The kernels' machine code of that.
+    /// Machine code of kernels within that.
     pub gpu_code: Option<u64>,
 }
 
-/// A place where memory is, and the bytes of each of its parts; what is not told is `None`.
-pub(super) type Place = (&'static str, [(&'static str, Option<u64>); 5]);
+/// A kind of memory and the bytes of each of its parts; unknown parts are `None`.
+pub(super) type MemoryParts = (&'static str, [(&'static str, Option<u64>); 5]);
 
 impl Memory {
-    pub(super) fn seen(&mut self, held: Held) {
+    pub(super) fn seen(&mut self, held: ProcessMemory) {
         self.peak = Some(held.peak);
         self.code = (held.code > 0).then_some(held.code);
     }
 
-    /// All of it: the largest resident set, and what was reserved on a GPU.
+    /// Total: the largest resident set plus memory reserved on a GPU.
     pub(super) fn all(&self) -> Option<u64> {
         Some(self.peak? + self.gpu.unwrap_or(0))
     }
 
-    /// Its parts, by place; the rest is what is left when everything told is taken away.
-    pub(super) fn places(&self) -> Vec<Place> {
+    /// Parts by kind of memory; the rest is the total minus all known parts.
+    pub(super) fn places(&self) -> Vec<MemoryParts> {
         let place = |name, [weights, kv, activations, code]: [Option<u64>; 4], all: Option<u64>| {
             let told = [weights, kv, activations, code].into_iter().flatten().sum();
             let rest = all.map(|all| all.saturating_sub(told));
@@ -109,7 +110,7 @@ impl Memory {
     }
 }
 
-/// What it answers, greedily, to each prompt.
+/// Greedy answer to a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub tokens: Vec<u32>,
@@ -122,8 +123,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sustained_is_of_the_later_halves_with_their_pauses() {
-        // The first answer and first halves are fast; one pause is in a second half, one in a first.
+    fn sustained_speed_uses_second_halves_with_pauses() {
+        // The first answer and all first halves are fast; one pause is in a second half, one in a
+        // first half.
         let fast = vec![0.001; 16];
         let mut paused = vec![0.1; 16];
         (paused[2], paused[15]) = (9.0, 0.9);
@@ -131,7 +133,7 @@ mod tests {
             between: vec![fast, paused, vec![0.1; 17], vec![9.0; 15]],
             ..Outcome::default()
         };
-        // 8 tokens in 1.6 s, 9 in 0.9 s; the half of fifteen has eight too.
+        // 8 tokens in 1.6 s, 9 in 0.9 s; the half of fifteen has eight as well.
         let want = 25.0 / (1.6 + 0.9 + 72.0);
         assert!((outcome.sustained().unwrap() - want).abs() < 1e-12, "{:?}", outcome.sustained());
         let short = Outcome { between: vec![vec![0.1; 64], vec![0.1; 14]], ..Outcome::default() };

@@ -1,4 +1,5 @@
-//! A peer's process: in a group of its own that ends with us, its last lines kept, its memory watched.
+//! Process of a peer, in its own process group that ends with us. Its last lines are kept and its
+//! memory is observed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,26 +16,26 @@ use tokio::io::{
 use tokio::process::{Child, Command};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Lines of what it said that are kept, and of these shown when it fails.
+/// Number of output lines to keep, and to print after a failure.
 const LINES: usize = 2000;
 const SHOWN: usize = 15;
 /// Longest line that is kept whole, in bytes.
 const LINE: usize = 4000;
-/// Most that it may print as its result.
+/// Maximum size of the result on standard output.
 const RESULT: u64 = 256 << 20;
-/// How often its memory is looked at.
+/// Interval of memory observations.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What went wrong with a peer's process.
+/// Failure of a peer's process.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("{program} cannot be started: {source}")]
     Start { program: String, source: io::Error },
     #[error("{program} {how}{}", lines(last))]
     Ended { program: String, how: String, last: Vec<String> },
-    #[error("{program} was not done after {} s{}", limit.as_secs(), lines(last))]
+    #[error("{program} did not finish within {} s{}", limit.as_secs(), lines(last))]
     Late { program: String, limit: Duration, last: Vec<String> },
-    /// It answered, and not as it should.
+    /// It answered, but with an unusable answer.
     #[error("{program}: {what}{}", lines(last))]
     Answer { program: String, what: String, last: Vec<String> },
 }
@@ -46,66 +47,67 @@ fn lines(last: &[String]) -> String {
     format!("; its last lines:\n  {}", last.join("\n  "))
 }
 
-/// A running process and all that it started.
+/// A running process and all its children.
 pub(super) struct Process {
     program: String,
     child: Child,
     group: Pid,
-    said: Arc<Mutex<VecDeque<String>>>,
-    held: Arc<Mutex<Held>>,
+    output: Arc<Mutex<VecDeque<String>>>,
+    held: Arc<Mutex<ProcessMemory>>,
     started: Instant,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Process {
-    /// Starts it, with nothing to read unless `command` says so. Its standard error is listened to.
+    /// Starts a process with an empty standard input unless `command` sets one, and reads its
+    /// standard error.
     pub(super) fn start(mut command: Command) -> Result<Self, Failure> {
         let program = command.as_std().get_program().to_string_lossy().into_owned();
         let started = Instant::now();
         let mut child = command
             .stderr(Stdio::piped())
-            // Ctrl-C is ours; the group is ended when this is dropped.
+            // Ctrl-C reaches only us; the group is killed on drop.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|source| Failure::Start { program: program.clone(), source })?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let group = Pid::from_raw(id.unwrap_or_else(|| unreachable!("it was just started")));
-        let said = Arc::<Mutex<VecDeque<String>>>::default();
-        let held = Arc::<Mutex<Held>>::default();
+        let output = Arc::<Mutex<VecDeque<String>>>::default();
+        let held = Arc::<Mutex<ProcessMemory>>::default();
         let mut tasks = vec![spawn(watch(group, Arc::clone(&held)))];
         if let Some(stderr) = child.stderr.take() {
-            tasks.push(spawn(listen(stderr, Arc::clone(&said))));
+            tasks.push(spawn(listen(stderr, Arc::clone(&output))));
         }
-        Ok(Self { program, child, group, said, held, started, _tasks: tasks })
+        Ok(Self { program, child, group, output, held, started, _tasks: tasks })
     }
 
     pub(super) fn started(&self) -> Instant {
         self.started
     }
 
-    /// What the process and its children held so far.
-    pub(super) fn held(&self) -> Held {
+    /// Memory of the process and its children so far.
+    pub(super) fn memory(&self) -> ProcessMemory {
         *self.held.lock()
     }
 
-    /// What it said, all of it or the last lines.
-    pub(super) fn said(&self) -> Vec<String> {
-        self.said.lock().iter().cloned().collect()
+    /// Returns the output lines that were kept.
+    pub(super) fn output_lines(&self) -> Vec<String> {
+        self.output.lock().iter().cloned().collect()
     }
 
     fn last(&self) -> Vec<String> {
-        let mut said = self.said();
-        said.split_off(said.len().saturating_sub(SHOWN))
+        let mut output = self.output_lines();
+        output.split_off(output.len().saturating_sub(SHOWN))
     }
 
-    /// How it ended, if it has: a server should not.
+    /// Returns the failure if a server process has ended.
     pub(super) fn ended(&mut self) -> Option<Failure> {
         let status = self.child.try_wait().ok()??;
         Some(self.failure(status))
     }
 
-    /// Something that it answered cannot be used.
+    /// Reports an unusable answer.
     pub(super) fn answer(&self, what: impl Into<String>) -> Failure {
         Failure::Answer { program: self.program.clone(), what: what.into(), last: self.last() }
     }
@@ -114,13 +116,14 @@ impl Process {
         Failure::Ended { program: self.program.clone(), how: how(status), last: self.last() }
     }
 
-    /// What it prints until it ends well, within `limit`; `input` is given to it first.
+    /// Sends `input` and returns the standard output after a successful end within `limit`.
     async fn result(&mut self, input: &[u8], limit: Duration) -> Result<Vec<u8>, Failure> {
         let mut stdin = self.child.stdin.take();
         let stdout = self.child.stdout.take();
         let talk = async {
             if let Some(stdin) = &mut stdin {
-                // A process that does not read it says why, or ends, which is seen below.
+                // A process that does not read its input reports an error or ends, which is
+                // detected below.
                 let _ = stdin.write_all(input).await;
             }
             drop(stdin);
@@ -134,7 +137,7 @@ impl Process {
         let Ok((printed, status)) = talked else {
             return Err(Failure::Late { program: self.program.clone(), limit, last: self.last() });
         };
-        // The last words may still be on their way.
+        // The last lines may not have arrived yet.
         tokio::time::sleep(LOOK).await;
         match status {
             Ok(status) if status.success() => Ok(printed),
@@ -146,27 +149,27 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Its children too; there may be nobody left.
+        // Kill the children too; the group may be empty already.
         let _ = killpg(self.group, Signal::SIGKILL);
     }
 }
 
-/// What a process printed, and what it took.
+/// Output of a finished process, and its duration and memory.
 pub(super) struct Finished {
     pub(super) printed: Vec<u8>,
-    pub(super) held: Held,
+    pub(super) held: ProcessMemory,
 }
 
 /// Memory of a process and its children, in bytes.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Held {
-    /// Largest resident sets, added.
+pub(super) struct ProcessMemory {
+    /// Sum of the largest resident sets.
     pub(super) peak: u64,
-    /// Executable mappings, added: of programs, libraries and what was compiled on the way.
+    /// Sum of the executable mappings: programs, libraries and run-time compiled code.
     pub(super) code: u64,
 }
 
-/// Runs a process to its end and gives what it printed.
+/// Runs a process to its end and returns its output.
 pub(super) async fn run(
     mut command: Command,
     input: &[u8],
@@ -175,7 +178,7 @@ pub(super) async fn run(
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = Process::start(command)?;
     let printed = process.result(input, limit).await?;
-    Ok(Finished { printed, held: process.held() })
+    Ok(Finished { printed, held: process.memory() })
 }
 
 fn how(status: ExitStatus) -> String {
@@ -191,8 +194,8 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<(
     AbortOnDropHandle::new(tokio::spawn(task))
 }
 
-/// Keeps what it says.
-async fn listen(from: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>>>) {
+/// Keeps the last lines of the output.
+async fn listen(from: impl AsyncRead + Unpin, output: Arc<Mutex<VecDeque<String>>>) {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     while matches!(from.read_until(b'\n', &mut line).await, Ok(n) if n > 0) {
@@ -200,42 +203,45 @@ async fn listen(from: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>>>
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         line.clear();
         if !text.is_empty() {
-            let mut said = said.lock();
-            if said.len() == LINES {
-                said.pop_front();
+            let mut output = output.lock();
+            if output.len() == LINES {
+                output.pop_front();
             }
-            said.push_back(text);
+            output.push_back(text);
         }
     }
 }
 
-/// Looks at the resident sets of a group until it is gone.
-async fn watch(group: Pid, held: Arc<Mutex<Held>>) {
+/// Observes the resident sets of a process group until it is gone.
+async fn watch(group: Pid, held: Arc<Mutex<ProcessMemory>>) {
     loop {
-        let now = holds(group.as_raw());
+        let now = process_memory(group.as_raw());
         {
             let mut held = held.lock();
-            *held = Held { peak: now.peak.max(held.peak), code: now.code.max(held.code) };
+            *held = ProcessMemory { peak: now.peak.max(held.peak), code: now.code.max(held.code) };
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// What a process and its children hold now, by `/proc/PID/status`: `VmHWM`, and `VmExe` and `VmLib`, which together
-/// are all executable mappings (Linux `fs/proc/task_mmu.c`).
-pub(super) fn holds(pid: i32) -> Held {
+/// Memory of a process and its children from `/proc/PID/status`: `VmHWM`, and `VmExe` plus `VmLib`,
+/// which together are all executable mappings (Linux `fs/proc/task_mmu.c`).
+pub(super) fn process_memory(pid: i32) -> ProcessMemory {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let of = |name: &str| -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         kib.unwrap_or(0) * 1024
     };
-    let own = Held { peak: of("VmHWM"), code: of("VmExe") + of("VmLib") };
+    let own = ProcessMemory { peak: of("VmHWM"), code: of("VmExe") + of("VmLib") };
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
-    let children = children.split_whitespace().filter_map(|child| child.parse().ok()).map(holds);
-    children
-        .fold(own, |sum, child| Held { peak: sum.peak + child.peak, code: sum.code + child.code })
+    let children =
+        children.split_whitespace().filter_map(|child| child.parse().ok()).map(process_memory);
+    children.fold(own, |sum, child| ProcessMemory {
+        peak: sum.peak + child.peak,
+        code: sum.code + child.code,
+    })
 }
 
 #[cfg(test)]
@@ -249,33 +255,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_given_and_what_is_printed() {
+    async fn input_is_passed_and_output_returned() {
         let finished = run(shell("read x; echo \"$x!\""), b"given\n", Duration::from_secs(10));
         let finished = finished.await.unwrap();
         assert_eq!(finished.printed, b"given!\n");
     }
 
     #[tokio::test]
-    async fn a_process_that_fails_or_hangs_is_told_with_its_last_lines() {
+    async fn failures_and_timeouts_include_the_last_lines() {
         let failed = run(shell("echo why >&2; exit 4"), b"", Duration::from_secs(10)).await;
         let text = failed.err().unwrap().to_string();
         assert!(text.contains("status 4") && text.contains("why"), "{text}");
         let late = run(shell("echo slow >&2; sleep 60"), b"", Duration::from_millis(300)).await;
         let text = late.err().unwrap().to_string();
-        assert!(text.contains("not done") && text.contains("slow"), "{text}");
+        assert!(text.contains("did not finish") && text.contains("slow"), "{text}");
     }
 
     #[test]
-    fn a_process_holds_code_and_more_than_that() {
-        let held = holds(std::process::id() as i32);
-        // A test's program is megabytes of code; nothing is resident without some of it.
+    fn a_process_has_code_and_other_memory() {
+        let held = process_memory(std::process::id() as i32);
+        // A test program has megabytes of code, some of which is resident.
         assert!(held.code > 1 << 20 && held.code < 1 << 32, "{}", held.code);
         assert!(held.peak > 1 << 20, "{}", held.peak);
-        assert_eq!(holds(i32::MAX).code, 0);
+        assert_eq!(process_memory(i32::MAX).code, 0);
     }
 
     #[tokio::test]
-    async fn dropping_it_ends_what_it_started_too() {
+    async fn dropping_a_process_kills_its_children() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let script = format!("sleep 1000 & echo $! > {}; wait", file.path().display());
         let process = Process::start(shell(&script)).unwrap();

@@ -1,5 +1,5 @@
-//! What a comparison found: every outcome, and the rows and verdicts that follow from them. Plain data, in SI
-//! units; recomputed by [`Comparison::judge`] from the outcomes alone.
+//! Result of a comparison: every outcome, and the rows and verdicts derived from them. Plain data
+//! in SI units; [`Comparison::judge`] recomputes it from the outcomes alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,46 +14,46 @@ use bench::{Conditions, Kind, Machine};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// When it began, RFC 3339, UTC.
+    /// Start time, RFC 3339, UTC.
     pub date: String,
     pub machine: Machine,
     pub work: Workload,
-    /// Rounds asked for.
+    /// Requested number of rounds.
     pub rounds: u32,
-    /// Ended by Ctrl-C: what is here was measured before.
+    /// Ended by Ctrl-C, with the results measured until then.
     pub interrupted: bool,
-    /// Whether there was a reference to hold the engines against.
+    /// True if there were reference answers to compare with.
     pub judged: bool,
-    /// Why the numbers say nothing: the machine changed under them.
+    /// Reasons why the numbers are invalid: the machine changed during the rounds.
     pub invalid: Vec<String>,
     pub conditions: Conditions,
-    /// The first is the one that the others are compared with.
+    /// Engines; the others are compared with the first.
     pub entrants: Vec<Entrant>,
     pub differences: Vec<Difference>,
     pub rows: Vec<Row>,
-    /// Speeds of this model on this device in the records that were there.
+    /// Speeds of this model on this device in earlier records.
     #[serde(default)]
     pub history: Vec<Series>,
-    /// Steps of the first entrant's decode, where they were timed.
+    /// Decode steps of the first engine, if they were timed.
     #[serde(default)]
     pub kernels: Option<Kernels>,
 }
 
-/// A decoded token step by step, as `orinctl profile --json` tells it.
+/// Steps of a decoded token, from `orinctl profile --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernels {
-    /// Bytes per second that the device reads, measured before and after; 0 where not measured.
+    /// Read bandwidth of the device in bytes per second, before and after; 0 if not measured.
     pub bandwidth: f64,
     pub steps: Vec<Step>,
 }
 
-/// Steps of one kind, of all layers together, in one token.
+/// Steps of one kind in one token, summed over all layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     pub step: String,
     pub op: String,
     pub count: usize,
-    /// Weights and KV cache that they read and write.
+    /// Bytes of weights and KV cache that the steps read and write.
     pub bytes: u64,
     pub operations: u64,
     pub seconds: f64,
@@ -64,10 +64,10 @@ pub struct Step {
 pub struct Entrant {
     pub name: String,
     pub facts: Facts,
-    /// `None` where it told nothing that could be compared.
+    /// `None` if it reported nothing comparable.
     pub agreement: Option<Agreement>,
     pub rounds: Vec<Outcome>,
-    /// Why it is not there, or went away.
+    /// Reason why the engine is missing or failed.
     pub lost: Option<String>,
 }
 
@@ -82,31 +82,31 @@ impl Entrant {
         }
     }
 
-    /// Whether its speed may win: what it computes is the model, or nobody could say.
+    /// True if its speed may win: it computes the model, or that could not be checked.
     pub fn may_win(&self) -> bool {
         self.agreement.as_ref().is_none_or(|agreement| agreement.agrees)
     }
 
-    /// Seconds between two tokens, all rounds together, without the first answer after each start.
+    /// Seconds between tokens of all rounds, without the first answer after each start.
     pub fn gaps(&self) -> Vec<f64> {
         let all = self.rounds.iter().flat_map(|round| round.between.iter().skip(1).flatten());
         all.copied().collect()
     }
 
-    /// Their percentiles.
+    /// Percentiles of the times between tokens.
     pub fn between(&self) -> Option<Percentiles> {
         Percentiles::of(&self.gaps())
     }
 }
 
-/// One quantity, for every entrant.
+/// One quantity for every engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// A test's name, or that of a time or a size.
+    /// Name of the test, time or size.
     pub name: String,
-    /// What it is in.
+    /// Unit of the values.
     pub unit: Unit,
-    /// One cell an entrant, in their order; `None` where it has no such number.
+    /// One cell per engine, in their order; `None` if it has no such number.
     pub cells: Vec<Option<Cell>>,
 }
 
@@ -119,14 +119,14 @@ pub enum Unit {
     JoulesPerToken,
     /// Tokens per second for each 10^9 bytes.
     PerGigabyte,
-    /// How many times another number of the same round.
+    /// Multiple of another number of the same round.
     Times,
-    /// Part of the bandwidth read in the same round.
+    /// Fraction of the bandwidth measured in the same round.
     Share,
 }
 
 impl Unit {
-    /// Whether more is better.
+    /// Returns whether larger values are better.
     pub const fn more(self) -> bool {
         matches!(self, Self::TokensPerSecond | Self::PerGigabyte | Self::Share)
     }
@@ -135,14 +135,14 @@ impl Unit {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     pub summary: Summary,
-    /// Against the first entrant; its own cell has none.
+    /// Comparison of the first engine with this one; `None` for the first.
     pub against: Option<Against>,
 }
 
-/// How the first entrant stands to this one.
+/// Comparison of the first engine with another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Against {
-    /// The first one's value over this one's, in each round.
+    /// Ratios of the first engine's value over the other's, by round.
     pub pairs: Pairs,
     pub verdict: Verdict,
 }
@@ -150,12 +150,12 @@ pub struct Against {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The first entrant is better, and that is resolved.
+    /// The first engine is better, and the difference is resolved.
     Better,
     Worse,
-    /// The interval has 1 in it, or there were too few rounds.
+    /// The interval contains 1, or there were too few rounds.
     CannotTell,
-    /// One of the two does not compute the model: nobody wins.
+    /// One of the two does not compute the model, so neither wins.
     Disagrees,
     /// The machine changed during the rounds.
     Invalid,
@@ -180,14 +180,14 @@ impl Comparison {
         }
     }
 
-    /// A comparison that was kept as JSON; rows and verdicts are made anew from its outcomes.
+    /// Reads a comparison from JSON; rows and verdicts are recomputed from its outcomes.
     pub fn from_json(text: &[u8]) -> serde_json::Result<Self> {
         let mut found: Self = serde_json::from_slice(text)?;
         found.judge();
         Ok(found)
     }
 
-    /// Makes the rows from the outcomes.
+    /// Computes the rows from the outcomes.
     pub(super) fn judge(&mut self) {
         let mut rows = Vec::new();
         for test in &self.work.tests {
@@ -235,7 +235,7 @@ impl Comparison {
         self.rows = rows;
     }
 
-    /// Bandwidth read in each round, by whoever read it.
+    /// Bandwidth of each round, from the engine that measured it.
     fn roofs(&self) -> Vec<Option<f64>> {
         let rounds = self.entrants.iter().map(|e| e.rounds.len()).max().unwrap_or(0);
         let read = |round: usize| {
@@ -248,7 +248,7 @@ impl Comparison {
         self.numbered(name, unit, |_, outcome| get(outcome))
     }
 
-    /// A row of what `get` finds in every round; `None` where nobody has such a number.
+    /// Creates a row from the value of `get` in every round; `None` if no engine has such a number.
     fn numbered(
         &self,
         name: &str,
@@ -271,7 +271,7 @@ impl Comparison {
     }
 
     fn against(&self, i: usize, unit: Unit, series: &[Vec<f64>]) -> Option<Against> {
-        // Rounds that both had: a peer that went away has the first ones.
+        // Only rounds that both finished: an engine that failed has the first ones.
         let rounds = series[0].len().min(series[i].len());
         let pairs = Pairs::of(&series[i][..rounds], &series[0][..rounds])?;
         let better = (pairs.median > 1.0) == unit.more();

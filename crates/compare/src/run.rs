@@ -1,5 +1,5 @@
-//! The course of a comparison: who is there, do they compute the same, is it fair, then round after round in an
-//! order drawn anew each time.
+//! Execution of a comparison: checks that the engines are installed, agree with the model and run
+//! under the same conditions, then runs the rounds in random order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub enum Error {
     Peer(#[from] peers::Error),
     #[error("{}", unfair(.0))]
     Unfair(Vec<Difference>),
-    #[error("{own}, which everything is compared with, gave nothing: {why}")]
+    #[error("{own}, which the others are compared with, failed: {why}")]
     Alone { own: String, why: String },
 }
 
@@ -34,39 +34,39 @@ fn unfair(differences: &[Difference]) -> String {
     names.sort_unstable();
     names.dedup();
     format!(
-        "the comparison is not fair:\n{}\nmend it, or compare in spite of it with --allow {}",
+        "the comparison is not fair:\n{}\nfix it, or allow it with --allow {}",
         lines.collect::<Vec<_>>().join("\n"),
         names.join(",")
     )
 }
 
-/// How a comparison runs.
+/// Settings of a comparison.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub rounds: u32,
-    /// Stop where something differs that changes the verdict.
+    /// Stop if the engines differ in something that changes the verdict.
     pub fair: bool,
-    /// Differences that were asked for, by name.
+    /// Names of the allowed differences.
     pub allow: BTreeSet<String>,
 }
 
-/// What answers are held against.
+/// Reference for the answers.
 pub struct Judge<'a> {
-    /// The reference's answers to the judged prompts; none where nobody asked it.
+    /// Reference answers to the test prompts; empty if the reference was not computed.
     pub reference: &'a [Answer],
     /// Finds a token by its text.
     pub id: &'a dyn Fn(&str) -> Option<u32>,
 }
 
-/// What is said on the way.
+/// Progress of a comparison.
 #[derive(Clone, Debug)]
 pub enum Progress<'a> {
-    /// A peer is not there, or failed; the others go on.
+    /// A peer is missing or failed; the others continue.
     Lost {
         peer: &'a str,
         why: &'a str,
     },
-    /// A peer's answers are asked for.
+    /// A peer is answering the test prompts.
     Judging {
         peer: &'a str,
     },
@@ -79,7 +79,7 @@ pub enum Progress<'a> {
     },
 }
 
-/// Compares peers with the first of them. When `interrupted` is told, what was measured until then is the result.
+/// Compares peers with the first of them. An interrupt ends the comparison with the results so far.
 pub async fn run(
     work: Workload,
     peers: Vec<Peer>,
@@ -98,17 +98,17 @@ pub async fn run(
             on_progress(Progress::Judging { peer: &peer.name });
             peer.answers(&found.work, judge.id).await
         };
-        let told = tokio::select! {
-            told = asked => told,
+        let answered = tokio::select! {
+            answered = asked => answered,
             () = interrupted.notified() => {
                 found.interrupted = true;
                 return Ok(found);
             }
         };
-        match told {
-            Ok(told) => {
-                entrant.facts = told.outcome.facts;
-                entrant.agreement = Agreement::of(&told.answers, judge.reference);
+        match answered {
+            Ok(answered) => {
+                entrant.facts = answered.outcome.facts;
+                entrant.agreement = Agreement::of(&answered.answers, judge.reference);
                 there.push(peer);
             }
             Err(error) => {
@@ -163,7 +163,7 @@ async fn rounds(
             let outcome = tokio::select! {
                 outcome = peer.round(&found.work, round) => outcome,
                 () = interrupted.notified() => {
-                    // A round counts when everybody had his turn in it.
+                    // A round counts only if every engine finished it.
                     found.interrupted = true;
                     return Ok(());
                 }
@@ -195,7 +195,7 @@ async fn rounds(
     Ok(())
 }
 
-/// Who differs in what, after the first round has told everything.
+/// Finds the differences, after the first round has reported all facts.
 fn differences(found: &mut Comparison, settings: &Run) -> Result<(), Error> {
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = facts::processor(&processor);
@@ -224,7 +224,7 @@ fn of(
             name: "cache".into(),
             peer: entrant.name.clone(),
             found: format!("{cached} prompt tokens came from a cache"),
-            wanted: "prompts that nobody has seen".into(),
+            wanted: "new prompts".into(),
             decides: true,
         });
     }

@@ -1,4 +1,4 @@
-//! What every peer is given: one file, the same tests, the same token ids.
+//! Workload of every peer: one model file, the same tests, the same token ids.
 
 use std::path::PathBuf;
 
@@ -9,39 +9,40 @@ use plan::sample::philox;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
-    /// A GGUF file.
+    /// GGUF file.
     pub model: PathBuf,
     /// SHA-256 of that file.
     pub sha256: String,
-    /// `Q6_K`, as llama.cpp names files.
+    /// File type in llama.cpp's notation: `Q6_K`.
     pub file_type: String,
-    /// Entries of the vocabulary: prompts are drawn from it.
+    /// Vocabulary size; prompts are drawn from it.
     pub vocabulary: usize,
     pub tests: Vec<Test>,
-    /// `cpu`, `cuda`, `nv`.
+    /// Device: `cpu`, `cuda`, `nv`.
     pub device: String,
     pub threads: usize,
     pub seed: u64,
-    /// Tokens of the prompts whose first token is timed.
+    /// Length of the prompts whose first token is timed.
     pub prompt: u32,
-    /// Tokens that are streamed after it.
+    /// Number of tokens streamed after each prompt.
     pub stream: u32,
-    /// Prompts after which all engines shall say the same, and how many tokens of it.
+    /// Test prompts, to which all engines must give the same answer, and the number of tokens to
+    /// compare.
     pub judged: Vec<Vec<u32>>,
     pub steps: u32,
 }
 
-/// Alternatives asked for at each token.
+/// Number of alternatives requested at each token.
 pub const TOP: u32 = 20;
 
 impl Workload {
-    /// A prompt that no engine has seen: `n` tokens, different for each nonce. Special tokens, which are at
-    /// either end of most vocabularies, are left out.
+    /// Returns a new prompt of `n` tokens for each nonce. Special tokens, which are at either end
+    /// of most vocabularies, are excluded.
     pub fn prompt(&self, n: u32, nonce: u32) -> Vec<u32> {
         random(self.vocabulary, n, self.seed, nonce)
     }
 
-    /// Room that a sequence needs.
+    /// Context length that a sequence needs.
     pub fn context(&self) -> u64 {
         let served = u64::from(self.prompt) + u64::from(self.stream);
         let judged = self.judged.iter().map(|prompt| prompt.len() as u64 + u64::from(self.steps));
@@ -50,7 +51,7 @@ impl Workload {
     }
 }
 
-/// `n` random ids of ordinary tokens.
+/// Returns `n` random ids of ordinary tokens.
 pub fn random(vocabulary: usize, n: u32, seed: u64, nonce: u32) -> Vec<u32> {
     let (low, high) = (vocabulary / 8, vocabulary - vocabulary / 8);
     let range = (high - low).max(1) as u64;

@@ -1,4 +1,4 @@
-//! The checks: each a function from facts to a finding.
+//! The checks: each is a function from facts to a finding.
 
 use super::facts::{Facts, Fault, Tuned, is_root};
 use super::{Finding, Verdict};
@@ -9,47 +9,47 @@ use tegra_bundle::Header;
 use telemetry::Release;
 
 const GIB: f64 = (1u64 << 30) as f64;
-/// Free space below which logs and models are in danger.
+/// Free space below which logs and models may fail.
 const LITTLE_DISK: f64 = 2.0 * GIB;
-/// Part of the time that somebody else may use the GPU unnoticed.
+/// GPU utilisation by others that is tolerated.
 const IDLE: f64 = 0.05;
 
-/// Where there is something to check.
+/// Machines that a check applies to.
 #[derive(Clone, Copy, PartialEq)]
-enum On {
+enum AppliesTo {
     Any,
     Orin,
 }
 
 type Check = fn(&Facts) -> Finding;
 
-/// All checks by name, in the order in which they are best read.
-const CHECKS: [(&str, On, Check); 20] = [
-    ("board", On::Any, board),
-    ("processor", On::Any, |facts| ok(&*facts.processor)),
-    ("release", On::Orin, release),
-    ("allocation limit", On::Orin, allocations),
-    ("power mode", On::Orin, power_mode),
-    ("clocks", On::Orin, clocks),
-    ("throttling", On::Any, throttling),
-    ("device nodes", On::Orin, nodes),
-    ("permission", On::Orin, group),
-    ("other GPU users", On::Any, gpu_users),
-    ("first light", On::Any, first_light),
-    ("GPU faults", On::Any, faults),
-    ("CUDA", On::Any, cuda),
-    ("tuning", On::Any, tuning),
-    ("configuration", On::Any, configuration),
-    ("memory", On::Any, memory),
-    ("swap", On::Any, swap),
-    ("disk", On::Any, disk),
-    ("socket", On::Any, socket),
-    ("not told", On::Any, told),
+/// All checks by name, in reading order.
+const CHECKS: [(&str, AppliesTo, Check); 20] = [
+    ("board", AppliesTo::Any, board),
+    ("processor", AppliesTo::Any, |facts| ok(&*facts.processor)),
+    ("release", AppliesTo::Orin, release),
+    ("allocation limit", AppliesTo::Orin, allocations),
+    ("power mode", AppliesTo::Orin, power_mode),
+    ("clocks", AppliesTo::Orin, clocks),
+    ("throttling", AppliesTo::Any, throttling),
+    ("device nodes", AppliesTo::Orin, nodes),
+    ("permission", AppliesTo::Orin, group),
+    ("other GPU users", AppliesTo::Any, gpu_users),
+    ("first light", AppliesTo::Any, first_light),
+    ("GPU faults", AppliesTo::Any, faults),
+    ("CUDA", AppliesTo::Any, cuda),
+    ("tuning", AppliesTo::Any, tuning),
+    ("configuration", AppliesTo::Any, configuration),
+    ("memory", AppliesTo::Any, memory),
+    ("swap", AppliesTo::Any, swap),
+    ("disk", AppliesTo::Any, disk),
+    ("socket", AppliesTo::Any, socket),
+    ("not told", AppliesTo::Any, unreadable),
 ];
 
 pub fn examine(facts: &Facts) -> Vec<Finding> {
-    let examine = |(name, on, check): (&str, On, Check)| {
-        let here = on == On::Any || facts.state.orin;
+    let examine = |(name, on, check): (&str, AppliesTo, Check)| {
+        let here = on == AppliesTo::Any || facts.state.orin;
         Finding { check: name.into(), ..if here { check(facts) } else { absent(NO_ORIN) } }
     };
     CHECKS.into_iter().map(examine).collect()
@@ -105,9 +105,7 @@ fn board(facts: &Facts) -> Finding {
 
 fn release(facts: &Facts) -> Finding {
     let Some(release) = facts.state.release else {
-        return note(
-            "Jetson Linux does not tell its release; R36.4 is the one that is known to fit",
-        );
+        return note("the Jetson Linux release is unknown; R36.4 is supported");
     };
     if release.is_supported() {
         return ok(format!("Jetson Linux {release}"));
@@ -116,8 +114,8 @@ fn release(facts: &Facts) -> Finding {
     wrong(
         verdict,
         format!("Jetson Linux {release}; R36.4 is supported"),
-        "the GPU's driver interface differs between releases, and only that of R36.4 is known here: \
-         device nv may refuse or fail, the CPU is used in its place",
+        "the GPU driver's interface differs between releases, and orind supports that of R36.4: \
+         device nv may fail, and the CPU is used instead",
         "flash JetPack 6.2 (Jetson Linux R36.4), or use `backend = \"cuda\"` or \"cpu\"",
     )
 }
@@ -125,23 +123,23 @@ fn release(facts: &Facts) -> Finding {
 fn allocations(facts: &Facts) -> Finding {
     let Some(release) = facts.state.release else { return absent(NO_ORIN) };
     if !release.limits_allocations() {
-        return ok(format!("{release} gives large buffers"));
+        return ok(format!("{release} allocates large buffers"));
     }
     let largest = facts.state.memory.largest_buffer.map_or_else(String::new, |bytes| {
-        format!("; about {} can be had in one piece now", gib(bytes))
+        format!("; the largest buffer now is about {}", gib(bytes))
     });
     warning(
         format!("{release} refuses large buffers though memory is free{largest}"),
-        "a security update of the driver counts memory that holds file caches as taken; loading a \
+        "since a security update, the driver counts the page cache as used memory; loading a \
          large model can fail with `error 12` (ENOMEM)",
-        "sudo apt update && sudo apt dist-upgrade, to R36.5 or later where it is offered; until then \
-         free the caches before loading: echo 3 | sudo tee /proc/sys/vm/drop_caches",
+        "sudo apt update && sudo apt dist-upgrade, to R36.5 or later if available; until then \
+         drop the page cache before loading: echo 3 | sudo tee /proc/sys/vm/drop_caches",
     )
 }
 
 fn power_mode(facts: &Facts) -> Finding {
     let Some(mode) = &facts.state.power_mode else {
-        return note("the power mode cannot be told: see `not told`");
+        return note("the power mode is unknown: see `not told`");
     };
     let sms = facts.state.gpu.and_then(|gpu| Some((gpu.sms()?, gpu.of_tpcs? * 2)));
     let parts = sms.map_or_else(String::new, |(sms, of)| format!(", {sms} of {of} SMs"));
@@ -149,17 +147,17 @@ fn power_mode(facts: &Facts) -> Finding {
         (Some(true), _) => ok(format!("{mode}{parts}")),
         (Some(false), Some(unlimited)) => warning(
             format!("{mode}{parts}"),
-            "the mode lowers clocks and may switch parts of the GPU off; the 30 W that an AGX Orin \
-             leaves the factory with has half of the SMs at half the clock",
-            format!("sudo nvpmodel -m {unlimited}, and restart when it asks to"),
+            "the mode lowers clocks and may switch off parts of the GPU; the default of an AGX Orin, \
+             30 W, has half of the SMs at half the clock",
+            format!("sudo nvpmodel -m {unlimited}, and reboot if it asks for it"),
         ),
-        _ => note(format!("{mode}{parts}; its name is not known")),
+        _ => note(format!("{mode}{parts}; its name is unknown")),
     }
 }
 
 fn clocks(facts: &Facts) -> Finding {
     let Some(clock) = &facts.state.now.gpu_clock else {
-        return note("the GPU's clock cannot be told");
+        return note("the GPU's clock is unknown");
     };
     let mhz = |hz: Option<u64>| hz.map_or_else(|| "?".into(), |hz| (hz / 1_000_000).to_string());
     let (min, max) = (mhz(clock.min_hz), mhz(clock.max_hz));
@@ -167,27 +165,27 @@ fn clocks(facts: &Facts) -> Finding {
         Some(true) => ok(format!("GPU pinned at {max} MHz")),
         Some(false) => warning(
             format!("the GPU's clock follows its load, between {min} and {max} MHz"),
-            "each answer begins slowly, and a bench that the clock moves under is invalid",
+            "each answer begins slowly, and a bench during which the clock changes is invalid",
             "sudo jetson_clocks (until the next restart)",
         ),
-        None => note("the range of the GPU's clock cannot be told"),
+        None => note("the range of the GPU's clock is unknown"),
     }
 }
 
 fn throttling(facts: &Facts) -> Finding {
     let now = &facts.state.now;
     if now.alarms.is_empty() && now.zones.is_empty() {
-        return absent("this machine tells no temperatures");
+        return absent("this machine reports no temperatures");
     }
     let active: Vec<&str> =
         now.alarms.iter().filter(|alarm| alarm.active).map(|alarm| alarm.name.as_str()).collect();
     let hottest = now.hottest().map(|zone| format!("{} at {:.0} °C", zone.name, zone.celsius));
-    let hottest = hottest.unwrap_or_else(|| "no temperature told".into());
+    let hottest = hottest.unwrap_or_else(|| "no temperature reported".into());
     if !active.is_empty() {
         return warning(
-            format!("being slowed down now: {} ({hottest})", active.join(", ")),
-            "clocks are lowered to protect the machine, whatever was asked for",
-            "better cooling (sudo nvfancontrol, or a larger heat sink), a stronger supply, or a \
+            format!("throttled now: {} ({hottest})", active.join(", ")),
+            "clocks are lowered to protect the machine, whatever is configured",
+            "better cooling (sudo nvfancontrol, or a larger heat sink), a stronger power supply, or a \
              lower power mode",
         );
     }
@@ -200,31 +198,31 @@ fn throttling(facts: &Facts) -> Finding {
     if events.is_empty() {
         return ok(format!("none; {hottest}"));
     }
-    note(format!("since the start: {}; {hottest}", events.join(", ")))
+    note(format!("since boot: {}; {hottest}", events.join(", ")))
 }
 
 fn nodes(facts: &Facts) -> Finding {
     let missing: Vec<&str> =
         facts.nodes.iter().filter(|node| !node.exists).map(|node| node.path.as_str()).collect();
     if missing.is_empty() {
-        return ok("all there");
+        return ok("all present");
     }
     let loaded = if facts.state.drivers.nvgpu { "" } else { "; the module nvgpu is not loaded" };
     failure(
         format!("{} missing{loaded}", missing.join(", ")),
-        "without them the GPU cannot be used at all; in a container they must be passed in",
+        "the GPU cannot be used without them; pass them into a container",
         "sudo modprobe nvgpu; for a container: --device /dev/nvmap --device /dev/nvgpu",
     )
 }
 
 fn group(facts: &Facts) -> Finding {
     let Some(refused) = facts.nodes.iter().find(|node| node.exists && !node.permitted) else {
-        return ok("this user may use the nodes that are there");
+        return ok("this user may use the existing nodes");
     };
     let group = refused.group.as_deref().unwrap_or("video");
     failure(
         format!("this user may not open {}, which belongs to group {group}", refused.path),
-        "the GPU's driver is open to the members of that group only",
+        "only members of that group may use the GPU's driver",
         format!("sudo usermod -aG {group} $USER, then log in again"),
     )
 }
@@ -238,17 +236,17 @@ fn gpu_users(facts: &Facts) -> Finding {
         users.processes.iter().map(|user| format!("{} ({})", user.name, user.pid)).collect();
     let hidden = match users.hidden {
         0 => String::new(),
-        hidden => format!("; {hidden} processes cannot be looked into (run as root to see all)"),
+        hidden => format!("; {hidden} processes are not visible (run as root to see all)"),
     };
     let load = facts.state.now.gpu_load;
     if facts.loaded.is_none()
         && let Some(load) = load.filter(|load| *load > IDLE)
     {
-        let who = if names.is_empty() { "nobody seen".into() } else { names.join(", ") };
+        let who = if names.is_empty() { "no visible process".into() } else { names.join(", ") };
         return warning(
             format!("the GPU is {:.0} % busy: {who}{hidden}", load * 100.0),
             "they take time and memory bandwidth from every token",
-            "stop them; a desktop can be left out with: sudo systemctl set-default multi-user.target",
+            "stop them; to boot without a desktop: sudo systemctl set-default multi-user.target",
         );
     }
     match names.is_empty() {
@@ -257,23 +255,23 @@ fn gpu_users(facts: &Facts) -> Finding {
     }
 }
 
-/// What devices have been proven to do, and what stands against them.
+/// Hardware modes that devices have proven, and records that disable devices.
 fn first_light(facts: &Facts) -> Finding {
-    const HARMLESS: &str = "models run on the next device: slower, and no machine goes down for it";
+    const HARMLESS: &str = "models run on the next device, slower but without crashing the machine";
     let retry = format!(
-        "find out what happened (sudo journalctl -k -b -1, orinctl first-contact), then: {}",
+        "find the cause (sudo journalctl -k -b -1, orinctl first-contact), then: {}",
         RETRY.trim_matches('`')
     );
     let book = match &facts.light {
         Ok(book) => book,
-        Err(reason) => return failure(reason, "the GPU is not used until that is known", retry),
+        Err(reason) => return failure(reason, "the GPU is not used until this can be read", retry),
     };
     let here = Key::here(String::new());
-    let told = |of: &dyn Fn(&Record) -> Option<String>| -> Vec<String> {
-        let told = |(name, record)| Some(format!("{name}: {}", of(record)?));
-        book.devices.iter().filter_map(told).collect()
+    let listed = |of: &dyn Fn(&Record) -> Option<String>| -> Vec<String> {
+        let listed = |(name, record)| Some(format!("{name}: {}", of(record)?));
+        book.devices.iter().filter_map(listed).collect()
     };
-    let withheld = told(&|record| record.withheld(&here));
+    let withheld = listed(&|record| record.withheld(&here));
     if !withheld.is_empty() {
         return failure(withheld.join("; "), HARMLESS, retry);
     }
@@ -281,43 +279,42 @@ fn first_light(facts: &Facts) -> Finding {
         let left: Vec<String> =
             facts.left.iter().map(|(name, why)| format!("{name} is not used: {why}")).collect();
         let fix =
-            "look into the daemon's log and the kernel's (sudo dmesg), then restart the daemon";
+            "check the logs of the daemon and the kernel (sudo dmesg), then restart the daemon";
         return warning(left.join("; "), HARMLESS, fix);
     }
-    let failed = told(&|record| record.failed.as_ref().map(|_| record.to_string()));
+    let failed = listed(&|record| record.failed.as_ref().map(|_| record.to_string()));
     if !failed.is_empty() {
-        let fix =
-            "orinctl first-contact asks the machine in detail; it is tried again at each load";
+        let fix = "orinctl first-contact tests the machine in detail; each load tries it again";
         return warning(failed.join("; "), HARMLESS, fix);
     }
-    let passed = told(&|record| Some(record.to_string()));
+    let passed = listed(&|record| Some(record.to_string()));
     let noted = book.devices.values().any(|record| !record.notes.is_empty());
     match (passed.is_empty(), facts.state.orin) {
-        (true, true) => note("nothing is known yet: it comes with the first load"),
-        (true, false) => absent("nothing is remembered"),
+        (true, true) => note("not tested yet: the first load tests the GPU"),
+        (true, false) => absent("nothing is recorded"),
         (false, _) if noted => note(passed.join(". ")),
         (false, _) => ok(passed.join(". ")),
     }
 }
 
-/// What the newest of them has left to be looked into.
+/// Fault bundles, and the contents of the newest.
 fn faults(facts: &Facts) -> Finding {
     let Fault { file, kept, header } = match &facts.fault {
         Ok(Some(fault)) => fault,
-        Ok(None) if facts.state.orin => return ok("none has left a bundle"),
+        Ok(None) if facts.state.orin => return ok("no fault bundle"),
         Ok(None) => return absent(NO_ORIN),
         Err(reason) => {
             let hint = if is_root() { "" } else { "; root may see more" };
-            return note(format!("what they have left cannot be looked at: {reason}{hint}"));
+            return note(format!("fault bundles cannot be read: {reason}{hint}"));
         }
     };
     let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
-    let told = match header {
+    let contents = match header {
         Ok(header) => {
             let Header { at, device, rule, message, launches, .. } = &**header;
             let at = at.as_deref().unwrap_or("an unknown day");
             let launches = match &launches[..] {
-                [] => "no launch is known".to_owned(),
+                [] => "no launch recorded".to_owned(),
                 [only] => only.name.clone(),
                 [first, .., last] => {
                     format!("{} launches, {} to {}", launches.len(), first.name, last.name)
@@ -328,7 +325,7 @@ fn faults(facts: &Facts) -> Finding {
         Err(reason) => format!("it cannot be read: {reason}"),
     };
     note(format!(
-        "the newest of {kept} bundles is {name}: {told}. On any machine it is run again by: tegra-sim \
+        "the newest of {kept} bundles is {name}: {contents}. To replay it on any machine: tegra-sim \
          replay {}",
         file.display()
     ))
@@ -351,14 +348,14 @@ fn cuda(facts: &Facts) -> Finding {
     });
     match (toolkit, installed) {
         (Some(version), Some(installed)) if installed > driver => warning(
-            format!("toolkit {version}, but the driver is for CUDA {major}.{minor}"),
-            "what that toolkit compiles may not load; device nv does not use CUDA",
+            format!("toolkit {version}, but the driver supports CUDA {major}.{minor}"),
+            "programs compiled by that toolkit may not load; device nv does not use CUDA",
             format!(
                 "sudo apt install cuda-toolkit-{major}-{minor}, and point /usr/local/cuda at it"
             ),
         ),
         _ if major < 12 => warning(
-            format!("the driver is for CUDA {major}.{minor}; device cuda needs 12.0"),
+            format!("the driver supports CUDA {major}.{minor}; device cuda needs 12.0"),
             "device cuda cannot be used",
             "flash JetPack 6",
         ),
@@ -371,7 +368,7 @@ fn tuning(facts: &Facts) -> Finding {
     if facts.config.as_ref().is_ok_and(|config| config.tune == Tune::Off) {
         return note("switched off by the configuration");
     }
-    // An Orin's GPU, whose file has this name though it may not be opened by this user.
+    // This file name denotes an Orin's GPU, even if this user may not open it.
     let clock = facts.state.now.gpu_clock.as_ref().and_then(|clock| clock.max_hz);
     let sms = facts.state.gpu.and_then(|gpu| gpu.sms());
     let orin = sms.zip(clock).filter(|_| facts.state.orin).map(|(sms, hz)| {
@@ -389,32 +386,30 @@ fn tuning(facts: &Facts) -> Finding {
         let others: Vec<&Tuned> = others.into_iter().filter(of_gpu).collect();
         if !others.is_empty() {
             return warning(
-                format!("stale: kernels are tuned for {}, this is {own}", names(&others)),
-                "what is best depends on the number of SMs and on the clock: the tuned choices are \
+                format!("stale: kernels are tuned for {}, but this is {own}", names(&others)),
+                "the best choice depends on the number of SMs and on the clock: the tuned choices are \
                  not used",
-                "orinctl tune, or restore the power mode that they were made in",
+                "orinctl tune, or restore the power mode of the tuning",
             );
         }
-        let found =
-            format!("nothing is remembered for {own}; `orinctl tune` looks for what is fastest");
+        let found = format!("no tuned choices for {own}; `orinctl tune` finds the fastest kernels");
         return note(found);
     }
     let entries = mine.iter().filter_map(|tuned| tuned.entries);
     let (current, stale) = entries.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
     if mine.is_empty() {
-        let found =
-            "nothing is remembered for this machine; `orinctl tune` looks for what is fastest";
+        let found = "no tuned choices for this machine; `orinctl tune` finds the fastest kernels";
         return note(found);
     }
     if stale > 0 {
         return warning(
             format!(
-                "stale: {stale} of {} entries for {} do not hold",
+                "stale: {stale} of {} entries for {} are outdated",
                 current + stale,
                 names(&mine)
             ),
-            "the kernels have changed since they were measured: those run as their heuristic says",
-            "orinctl tune (`orinctl tune show` says which)",
+            "the kernels have changed since then; these cases use the heuristic",
+            "orinctl tune (`orinctl tune show` lists them)",
         );
     }
     ok(format!("kernels are tuned for {}", names(&mine)))
@@ -435,7 +430,7 @@ fn configuration(facts: &Facts) -> Finding {
 fn memory(facts: &Facts) -> Finding {
     let memory = &facts.state.memory;
     let Some(available) = memory.available else {
-        return absent("this machine does not tell its memory");
+        return absent("this machine does not report its memory");
     };
     if let Some(model) = &facts.loaded {
         return ok(format!("{model} is loaded; {} more are available", gib(available)));
@@ -443,12 +438,12 @@ fn memory(facts: &Facts) -> Finding {
     let need = match &facts.need {
         None => return ok(format!("{} available; no model is configured", gib(available))),
         Some(Err(reason)) => {
-            let found = format!("what the model needs cannot be told: {reason}");
+            let found = format!("the model's memory needs are unknown: {reason}");
             return note(found);
         }
         Some(Ok(need)) => need,
     };
-    // Free contiguous memory is not given to buffers.
+    // Buffers are not allocated from free contiguous memory (CMA).
     let usable = available.saturating_sub(memory.cma_free.unwrap_or(0));
     let on_gpu = |config: &&Config| facts.state.orin && config.backend != "cpu";
     let config = facts.config.as_ref().ok().filter(on_gpu);
@@ -456,7 +451,7 @@ fn memory(facts: &Facts) -> Finding {
     let usable = usable.saturating_sub(reserve);
     let sum = need.weights.saturating_add(need.kv);
     let sums = format!(
-        "weights {} and KV cache {} need {}, {} can be had",
+        "weights {} and KV cache {} need {}, {} are available",
         gib(need.weights),
         gib(need.kv),
         gib(sum),
@@ -467,8 +462,8 @@ fn memory(facts: &Facts) -> Finding {
     }
     failure(
         sums,
-        "GPU and CPU share this memory, all of it is reserved at load, and `memory_reserve_mib` is left: \
-         the load will be refused",
+        "GPU and CPU share this memory, all of it is reserved at load, and `memory_reserve_mib` stays free: \
+         the load will fail",
         "lower `context` or `slots`, take a smaller model, or stop the desktop: sudo systemctl isolate \
          multi-user.target",
     )
@@ -488,8 +483,8 @@ fn swap(facts: &Facts) -> Finding {
                 if swap.device == Emmc { "eMMC" } else { "SD card" },
                 gib(swap.used)
             ),
-            "it is slow and wears the flash out; weights that are swapped cost seconds a token",
-            "move it to an NVMe drive, or: sudo swapoff -a (zram is kept by: sudo systemctl restart \
+            "it is slow and wears out the flash; swapped weights cost seconds per token",
+            "move it to an NVMe drive, or: sudo swapoff -a (to restore zram: sudo systemctl restart \
              nvzramconfig)",
         ),
     }
@@ -497,7 +492,7 @@ fn swap(facts: &Facts) -> Finding {
 
 fn disk(facts: &Facts) -> Finding {
     let Some(disk) = &facts.disk else {
-        return absent("the directory of models cannot be looked at");
+        return absent("the directory of models cannot be read");
     };
     let found = format!("{} free for models", gib(disk.free));
     if disk.free as f64 >= LITTLE_DISK {
@@ -505,7 +500,7 @@ fn disk(facts: &Facts) -> Finding {
     }
     warning(
         found,
-        "a model, a log or an update will soon find no room",
+        "a model, a log or an update will soon not fit",
         "free some: sudo journalctl --vacuum-size=200M, sudo apt clean; or set models_dir to another \
          drive",
     )
@@ -514,7 +509,7 @@ fn disk(facts: &Facts) -> Finding {
 fn socket(facts: &Facts) -> Finding {
     let socket = &facts.socket;
     let Some(mode) = socket.mode else {
-        return note("no daemon has made the socket; start one with `orind`");
+        return note("no daemon has created the socket; start one with `orind`");
     };
     let group = socket.group.as_deref().unwrap_or("unknown");
     if !socket.permitted {
@@ -527,15 +522,15 @@ fn socket(facts: &Facts) -> Finding {
     if mode & 0o002 != 0 {
         return warning(
             format!("every user of the machine may connect (mode {mode:04o})"),
-            "whoever connects can load models and stop the work of others",
+            "every client can load models and cancel the work of others",
             "set socket_mode = \"0660\" in the configuration",
         );
     }
-    ok(format!("may be used (mode {mode:04o}, group {group})"))
+    ok(format!("usable (mode {mode:04o}, group {group})"))
 }
 
-/// What could not be read.
-fn told(facts: &Facts) -> Finding {
+/// Facts that could not be read.
+fn unreadable(facts: &Facts) -> Finding {
     let unread: Vec<String> = facts
         .state
         .unread
@@ -543,7 +538,7 @@ fn told(facts: &Facts) -> Finding {
         .map(|unread| format!("{} ({}: {})", unread.what, unread.path, unread.reason))
         .collect();
     if unread.is_empty() {
-        return ok("nothing that was looked for");
+        return ok("everything could be read");
     }
     let found = unread.join("; ");
     let hint = if is_root() { "" } else { "; root may see more" };

@@ -1,4 +1,4 @@
-//! What the checks look at.
+//! Facts that the checks use, gathered from the machine, the configuration and the state directory.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -19,41 +19,42 @@ use telemetry::{Probe, State, Users};
 /// Device nodes that the NV device opens. Source: `tegra::error::Node`.
 const NODES: [&str; 2] = ["/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"];
 
-/// Tokens that a slot holds where the configuration leaves it to the model.
+/// Tokens per slot if the configuration leaves the context to the model.
 const DEFAULT_CONTEXT: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     pub state: State,
-    /// The processor, and the best instruction set that the CPU device has for it.
+    /// CPU model, and the best instruction set of the CPU device for it.
     pub processor: String,
-    /// Who has the GPU open.
+    /// Processes that have the GPU open.
     pub users: Users,
     pub nodes: Vec<Node>,
-    /// The configuration, or why it is not valid.
+    /// Configuration, or the reason why it is invalid.
     pub config: Result<Config, String>,
-    /// What the configured model needs, or why that cannot be told; `None` where none is configured.
+    /// Memory needs of the configured model, or the reason why they are unknown; `None` without a
+    /// model.
     pub need: Option<Result<Need, String>>,
     pub disk: Option<Disk>,
     pub tuned: Vec<Tuned>,
     pub socket: Socket,
-    /// The model that a running daemon has loaded, whose memory is reserved already.
+    /// Model of a running daemon, whose memory is already reserved.
     pub loaded: Option<String>,
-    /// What is remembered of first light, or why that cannot be told.
+    /// Bring-up state of the devices, or the reason why it cannot be read.
     pub light: Result<Book, String>,
-    /// Devices that a running daemon does not use any more, and why.
+    /// Devices that a running daemon has stopped using, with the reason.
     pub left: Vec<(String, String)>,
-    /// The newest bundle that a GPU fault has left, or why that cannot be told.
+    /// Newest fault bundle of a GPU, or the reason why it cannot be read.
     pub fault: Result<Option<Fault>, String>,
 }
 
-/// What a GPU fault has left.
+/// A GPU fault bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub file: PathBuf,
-    /// Bundles that are kept, this one too.
+    /// Number of bundles, including this one.
     pub kept: usize,
-    /// What it tells, or why it cannot be read.
+    /// Header of the bundle, or the reason why it cannot be read.
     pub header: Result<Box<Header>, String>,
 }
 
@@ -61,28 +62,28 @@ pub struct Fault {
 pub struct Node {
     pub path: String,
     pub exists: bool,
-    /// This user may read and write it.
+    /// True if this user may read and write it.
     pub permitted: bool,
-    /// The group that owns it, by name or number.
+    /// Owning group, by name or number.
     pub group: Option<String>,
 }
 
-/// Memory that a model needs.
+/// Memory needs of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Bytes of its weights.
+    /// Bytes of the weights.
     pub weights: u64,
     /// Bytes of the KV cache.
     pub kv: u64,
 }
 
-/// What is remembered of a device's kernels.
+/// Tuned choices for a device's kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuned {
-    /// The device, by the name of its file.
+    /// Device, by the name of its file.
     pub device: String,
-    /// Entries that hold, and entries of kernels that have changed since; `None` where the device is not
-    /// this machine's, or is not known to be.
+    /// Number of valid entries, and of entries whose kernels have changed; `None` if the device is
+    /// not known to be this machine's.
     pub entries: Option<(usize, usize)>,
 }
 
@@ -96,14 +97,14 @@ pub struct Disk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
     pub path: PathBuf,
-    /// Permissions, when it is there and is a socket.
+    /// Permissions, if the socket exists.
     pub mode: Option<u32>,
     pub group: Option<String>,
     pub permitted: bool,
 }
 
 impl Facts {
-    /// Reads the machine for a daemon with this configuration and a client with this socket.
+    /// Gathers facts for a daemon with this configuration and a client with this socket.
     pub fn gather(
         probe: &Probe,
         config: Result<Config, String>,
@@ -131,9 +132,9 @@ impl Facts {
         }
     }
 
-    /// Holds what is remembered of tuning against the kernels of this machine's devices, which
-    /// `kernels` finds.
-    pub fn hold_tuning(&mut self, kernels: &dyn Fn(&DeviceKey) -> Option<Box<dyn Declared>>) {
+    /// Checks the stored tuning choices against the kernels of this machine's devices, which
+    /// `kernels` returns.
+    pub fn check_tuning(&mut self, kernels: &dyn Fn(&DeviceKey) -> Option<Box<dyn Declared>>) {
         let Ok(config) = &self.config else { return };
         let listed = Store::new(&config.tune_dir).list().unwrap_or_default();
         let held = listed.into_iter().filter_map(|file| {
@@ -156,8 +157,8 @@ impl Facts {
 
 fn fault(state: &Path) -> Result<Option<Fault>, String> {
     let directory = Directory::of_state(state);
-    let told = |error| format!("{}: {error}", directory.path().display());
-    let mut kept = directory.list().map_err(told)?;
+    let located = |error| format!("{}: {error}", directory.path().display());
+    let mut kept = directory.list().map_err(located)?;
     let count = kept.len();
     Ok(kept.pop().map(|file| {
         let header = Header::read(&file).map(Box::new).map_err(|error| error.to_string());
@@ -186,14 +187,14 @@ fn need_of(config: &Config) -> Result<Need, String> {
         let spec = synthetic::Spec::parse(&name).map_err(|error| error.to_string())?;
         let cached = synthetic::default_cache_dir().join(spec.file_name());
         if !cached.is_file() {
-            return Err(format!("{name} has not been made yet; it is made when it is loaded"));
+            return Err(format!("{name} does not exist yet; it is created on the first load"));
         }
         cached
     } else {
         name.into()
     };
     let model = Model::open(&path).map_err(|error| error.to_string())?;
-    let kv_type = config.kv_type.parse().map_err(|_| "kv_type is none")?;
+    let kv_type = config.kv_type.parse().map_err(|_| "kv_type is invalid")?;
     let model = model.cached_in(kv_type).map_err(|error| error.to_string())?;
     let trained = model.hyperparameters().context;
     let context = match config.context {
@@ -202,11 +203,11 @@ fn need_of(config: &Config) -> Result<Need, String> {
     };
     let ring = Some(config.prefill_chunk.min(context));
     let kv = model.state_bytes(KvLayout { slots: config.slots, context, ring });
-    let kv = kv.ok_or("the KV cache would be larger than any memory")?;
+    let kv = kv.ok_or("the size of the KV cache overflows")?;
     Ok(Need { weights: model.weight_bytes(), kv })
 }
 
-/// The file system of a directory, or of the nearest one above that exists.
+/// File system of a directory, or of its nearest existing parent.
 fn disk(directory: &Path) -> Option<Disk> {
     let existing = directory.ancestors().find(|path| path.is_dir())?;
     let system = statvfs(existing).ok()?;
@@ -224,7 +225,7 @@ fn socket(path: &Path) -> Socket {
     }
 }
 
-/// True for root, who may do anything.
+/// Returns whether this process runs as root.
 pub(super) fn is_root() -> bool {
     Uid::effective().is_root()
 }

@@ -1,7 +1,8 @@
-//! What keeps a model from running, or from running fast, on this machine, and how to fix it.
+//! Diagnosis: what prevents a model from running, or from running fast, on this machine, and how to
+//! fix it.
 //!
-//! [`Facts::gather`] reads the machine; each check in `checks` is a function from facts to a
-//! [`Finding`] and changes nothing; `report` puts findings into a file that may be shown to others.
+//! [`Facts::gather`] reads the machine. Each check in `checks` is a function from facts to a
+//! [`Finding`] and changes nothing. `report` writes findings to a file that can be shared.
 
 mod checks;
 mod facts;
@@ -16,11 +17,11 @@ pub use report::Report;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// There is nothing here that this could be about.
+    /// The check does not apply to this machine.
     NotApplicable,
     Ok,
     Note,
-    /// Slower or more fragile than it need be.
+    /// Slower or less robust than necessary.
     Warning,
     /// Something does not work.
     Failure,
@@ -28,14 +29,14 @@ pub enum Verdict {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was looked at: `power mode`.
+    /// Name of the check: `power mode`.
     pub check: String,
     pub verdict: Verdict,
     pub found: String,
-    /// Why it matters; only where something is to be fixed.
+    /// Consequence; only if something must be fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// How to fix it: a command, or what to do.
+    /// Fix: a command or an instruction.
     #[serde(default, rename = "mend", skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }

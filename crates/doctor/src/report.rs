@@ -1,6 +1,5 @@
-//! One file for others to look at: findings, state of the machine, and the settings that matter. What
-//! may not be told never gets in: only what is named here is written, and names of this user, this
-//! host and this home are taken out of what remains.
+//! Shareable report: findings, state of the machine, and relevant settings. Only the fields named
+//! here are written, and names of this user, host and home directory are removed from their texts.
 
 use regex::{NoExpand, Regex};
 use serde::Serialize;
@@ -16,7 +15,7 @@ pub struct Report {
     pub worst: Verdict,
     pub findings: Vec<Finding>,
     pub machine: State,
-    /// Settings that change how a model runs, without places, names and secrets.
+    /// Settings that change how a model runs, without paths, names and secrets.
     pub settings: Option<Value>,
 }
 
@@ -44,7 +43,7 @@ impl Report {
         }
     }
 
-    /// The report as JSON that may be shown to anybody.
+    /// Returns the report as JSON that can be shared.
     pub fn shareable(&self) -> serde_json::Result<String> {
         let mut value = serde_json::to_value(self)?;
         scrub_all(&mut value, &Private::of_this_process());
@@ -52,7 +51,7 @@ impl Report {
     }
 }
 
-/// Every text in a value; names of fields are ours, and stay.
+/// Scrubs every text in a value; field names are constants and stay.
 fn scrub_all(value: &mut Value, private: &Private) {
     match value {
         Value::String(text) => *text = scrub(text, private),
@@ -84,7 +83,7 @@ fn scrub(text: &str, private: &Private) -> String {
             text = pattern.replace_all(&text, NoExpand(with)).into_owned();
         }
     };
-    // A single letter tells nothing, and neither does root.
+    // A single letter identifies nobody, and neither does root.
     let telling = |word: &&String| word.len() > 1 && *word != "root";
     if let Some(home) = private.home.as_ref().filter(|home| home.len() > 2) {
         replace(&format!("{}[^\\s\",:;)]*", regex::escape(home)), "[home]");
@@ -97,7 +96,7 @@ fn scrub(text: &str, private: &Private) -> String {
         replace(&format!("\\b{}\\b", regex::escape(user)), "[user]");
     }
     replace("(?i)\\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\\b", "[address]");
-    // Serial numbers of modules, and anything that calls itself a secret.
+    // Serial numbers of modules, and labelled secrets.
     replace("\\b[0-9]{13}\\b", "[serial]");
     replace(
         "(?i)(token|password|secret|bearer|api[_-]?key)(\\\\?[\"'`]?\\s*[=: ]\\s*)[^\\s,;]+",
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn private_words_are_taken_out_and_others_stay() {
+    fn private_words_are_removed_and_others_stay() {
         let private = Private {
             home: Some("/data/ada".into()),
             user: Some("ada".into()),

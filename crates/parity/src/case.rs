@@ -1,4 +1,4 @@
-//! One step, or a few that share weights and caches, run by itself on a device.
+//! A case: one step, or a few that share weights and caches, run alone on a device.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// Numbers that a mailbox of a type takes: of an integer what it stores of their whole parts. Halves are given as
-    /// `F32`.
+    /// Converts numbers to a mailbox type; integers are truncated. Halves are passed as `F32`.
     pub fn of(dtype: DType, numbers: impl Iterator<Item = f32>) -> Self {
         let whole = |number: f32| dtype.stored(number as i32);
         match dtype {
@@ -31,22 +30,22 @@ impl Values {
     }
 }
 
-/// A plan and what its mailboxes hold before it runs.
+/// A plan and its inputs: the mailbox contents before it runs.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct CaseStage {
     plan: Plan,
     inputs: Vec<(String, Values)>,
 }
 
-/// Stages that run one after the other on the same weights and caches.
+/// Plans that run one after the other on the same weights and caches.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub group: &'static str,
-    /// The step, its type, shape and values.
+    /// Step, type, shape and values.
     pub name: String,
     /// Largest distance from the reference, in units of the result's root mean square.
     pub tolerance: f64,
-    stages: Vec<Stage>,
+    stages: Vec<CaseStage>,
     weights: BTreeMap<String, Vec<u8>>,
 }
 
@@ -58,7 +57,7 @@ pub enum BuildError {
     Quantise { weight: String, source: quant::Error },
 }
 
-/// What came out: outputs by stage and name; sampled tokens as numbers under `tokens`.
+/// Outputs by stage and name; sampled tokens as numbers under `tokens`.
 pub type Results = Vec<(String, Vec<f32>)>;
 
 impl Case {
@@ -67,16 +66,16 @@ impl Case {
         Self { group, name: name.into(), tolerance, stages: Vec::new(), weights }
     }
 
-    /// One plan by itself, with what its mailboxes and weights hold.
+    /// Creates a case of one plan with its inputs and weights.
     pub fn of(
         plan: Plan,
         inputs: Vec<(String, Values)>,
         weights: BTreeMap<String, Vec<u8>>,
     ) -> Self {
-        Self { stages: vec![Stage { plan, inputs }], weights, ..Self::new("plan", "", 0.0) }
+        Self { stages: vec![CaseStage { plan, inputs }], weights, ..Self::new("plan", "", 0.0) }
     }
 
-    /// Adds a stage, whose graph `build` makes.
+    /// Adds a stage whose graph `build` creates.
     pub fn stage(
         mut self,
         bucket: Bucket,
@@ -85,16 +84,16 @@ impl Case {
         let mut sketch = Sketch::new(&mut self.weights);
         build(&mut sketch)?;
         let Sketch { g, inputs, .. } = sketch;
-        self.stages.push(Stage { plan: g.lower(bucket)?, inputs });
+        self.stages.push(CaseStage { plan: g.lower(bucket)?, inputs });
         Ok(self)
     }
 
-    /// The steps that a device with these fusions would run.
+    /// Returns the plans that a device with these fusions would run.
     pub fn plans(&self, fusions: Fusions) -> impl Iterator<Item = Plan> + '_ {
         self.stages.iter().map(move |stage| fuse(&stage.plan, fusions))
     }
 
-    /// Runs all stages on a device, with the fusions that it knows.
+    /// Runs all stages on a device with the fusions that it supports.
     pub fn run(&self, device: &dyn Device) -> Result<Results, Error> {
         self.run_with(device, device.fusions(), 1)
     }
@@ -158,7 +157,7 @@ impl Case {
     }
 }
 
-impl Stage {
+impl CaseStage {
     fn write(
         &self,
         instance: &mut dyn Instance,
@@ -166,7 +165,7 @@ impl Stage {
         prepared: Prepared,
     ) -> Result<(), Error> {
         for (name, values) in &self.inputs {
-            // What no result needs is not in the plan.
+            // The plan omits inputs that no result needs.
             let Some(id) = plan.find(Class::Mailbox, name) else { continue };
             let data = match values {
                 Values::F32(values) => Data::F32(values),
@@ -189,7 +188,7 @@ pub struct Sketch<'a> {
 }
 
 impl<'a> Sketch<'a> {
-    /// An empty graph whose weights' bytes go to `weights`.
+    /// Creates an empty graph; the bytes of its weights go to `weights`.
     pub fn new(weights: &'a mut BTreeMap<String, Vec<u8>>) -> Self {
         Self { g: Graph::new(), inputs: Vec::new(), weights }
     }
@@ -214,7 +213,7 @@ impl<'a> Sketch<'a> {
         Ok(self.g.source(Class::Mailbox, name, DType::I32, shape)?)
     }
 
-    /// Numbers that the host gives as elements of a type.
+    /// Adds an input with host numbers as elements of a type.
     pub fn given(
         &mut self,
         name: &str,
@@ -226,7 +225,7 @@ impl<'a> Sketch<'a> {
         Ok(self.g.source(Class::Mailbox, name, dtype, shape)?)
     }
 
-    /// A weight in its stored bytes; stages of a case share weights by name.
+    /// Adds a weight in its stored bytes; stages of a case share weights by name.
     pub fn weight(
         &mut self,
         name: &str,
@@ -261,7 +260,7 @@ impl<'a> Sketch<'a> {
     }
 }
 
-/// `n` values from -1 to 1, the same for the same seed.
+/// Returns `n` seeded values from -1 to 1.
 pub fn noise(seed: u64, n: usize) -> Vec<f32> {
     let word = |i: usize| philox([(i / 4) as u32, 0, 0, 0], seed)[i % 4];
     (0..n).map(|i| (f64::from(word(i)) / f64::from(u32::MAX) * 2.0 - 1.0) as f32).collect()

@@ -1,36 +1,36 @@
-//! A fingerprint: one hash over the bits of a model's logits for a fixed set of token sequences, the same on every
-//! device that follows `docs/numerics.md`, which describes the set too.
+//! Fingerprint: one hash over the bits of a model's logits for a fixed set of token sequences. It
+//! is the same on every device that follows `docs/numerics.md`, which also describes the set.
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use super::error::Failure;
 use super::measure::bits;
-use super::model::Failure;
 use super::runner::{Row, Runner};
 use device::{Device, NUMERICS};
 use model::{KvLayout, Model};
 use plan::{Bucket, Outputs};
 
-/// Tokens of the longest prompt, where the model's context allows it.
+/// Length of the longest prompt, if the model's context allows it.
 pub const LONGEST: u32 = 600;
 
-/// Prompt lengths: on both sides of where spans and groups of positions end, and in between.
+/// Prompt lengths: around the boundaries of position blocks, and in between.
 const PROMPTS: [usize; 10] = [1, 2, 7, 31, 32, 33, 64, 100, 257, LONGEST as usize];
-/// Tokens decoded after each prompt, and in company.
+/// Tokens decoded after each prompt and with several sequences.
 const STEPS: usize = 3;
-/// Chunks that one prompt is cut into, of [`CUT`] tokens at most.
+/// Chunk sizes for one prompt of at most [`CUT`] tokens.
 const CHUNKS: [usize; 4] = [512, 64, 33, 2];
 const CUT: usize = 100;
-/// Sequences decoded together, and the rows of the plan that does it.
-const COMPANY: [(usize, usize); 2] = [(3, 4), (8, 8)];
-/// Rows of a plan that gives logits for each.
+/// Numbers of sequences decoded together, and the rows of their plans.
+const TOGETHER: [(usize, usize); 2] = [(3, 4), (8, 8)];
+/// Rows of the plan with logits for every row.
 const ALL: usize = 16;
 
 /// One part of the set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
     pub name: String,
-    /// Rows of logits.
+    /// Number of rows of logits.
     pub rows: usize,
     pub hash: String,
 }
@@ -39,20 +39,21 @@ pub struct Part {
 pub struct Fingerprint {
     /// [`device::NUMERICS`]
     pub numerics: u32,
-    /// Tokens of the longest prompt.
+    /// Length of the longest prompt.
     pub longest: usize,
     pub hash: String,
     pub parts: Vec<Part>,
 }
 
-/// Token `i` of a sequence.
+/// Returns token `i` of a sequence.
 fn token(sequence: usize, i: usize, vocabulary: usize) -> u32 {
     let (s, i) = (sequence as u64, i as u64);
     ((s * 7919 + i * 104_729 + i * i) % vocabulary.max(1) as u64) as u32
 }
 
 impl Fingerprint {
-    /// Of a model on a device, with prompts of at most `longest` tokens; `told` hears what is being done.
+    /// Computes the fingerprint of a model on a device, with prompts of at most `longest` tokens.
+    /// `report` receives the progress.
     ///
     /// # Errors
     /// [`Failure`]
@@ -60,26 +61,26 @@ impl Fingerprint {
         device: &dyn Device,
         model: &Model,
         longest: usize,
-        told: &dyn Fn(&str),
+        report: &dyn Fn(&str),
     ) -> Result<Self, Failure> {
         let trained = model.hyperparameters().context;
         let longest = longest.min(trained.saturating_sub(STEPS)).max(1);
         let context = (longest + STEPS).next_multiple_of(64).min(trained);
-        told("loading");
+        report("loading");
         let mut set = Set::new(device, model, context, longest)?;
         for length in PROMPTS {
             if length <= longest {
-                set.part(format!("prompt of {length}"), told, |set| set.prompt(length))?;
+                set.part(format!("prompt of {length}"), report, |set| set.prompt(length))?;
             }
         }
         for (bucket, chunk) in CHUNKS.into_iter().enumerate() {
-            set.part(format!("chunks of {chunk}"), told, |set| set.cut(bucket))?;
+            set.part(format!("chunks of {chunk}"), report, |set| set.cut(bucket))?;
         }
-        for (i, (sequences, _)) in COMPANY.into_iter().enumerate() {
+        for (i, (sequences, _)) in TOGETHER.into_iter().enumerate() {
             let name = format!("{sequences} sequences");
-            set.part(name, told, |set| set.company(Set::COMPANY + i, sequences))?;
+            set.part(name, report, |set| set.decode_together(Set::TOGETHER + i, sequences))?;
         }
-        set.part(format!("{ALL} rows"), told, Set::every_row)?;
+        set.part(format!("{ALL} rows"), report, Set::every_row)?;
         let mut whole = Sha256::new();
         whole.update(format!("orind numerics {NUMERICS}, prompts up to {longest}\n"));
         for Part { name, rows, hash } in &set.parts {
@@ -89,27 +90,27 @@ impl Fingerprint {
     }
 }
 
-/// 128 bits of a hash.
+/// Returns 128 bits of a hash in hexadecimal.
 fn hex(hash: Sha256) -> String {
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The set on its way through a device.
+/// The set while it runs on a device.
 struct Set {
     runner: Runner,
     longest: usize,
     vocabulary: usize,
     parts: Vec<Part>,
-    /// Of the part under way.
+    /// Hash of the current part.
     hash: Sha256,
     rows: usize,
 }
 
-/// Plans of the set: those of [`CHUNKS`] come first.
+/// Indices of the plans; those of [`CHUNKS`] come first.
 impl Set {
     const DECODE: usize = CHUNKS.len();
-    const COMPANY: usize = Self::DECODE + 1;
-    const ALL: usize = Self::COMPANY + COMPANY.len();
+    const TOGETHER: usize = Self::DECODE + 1;
+    const ALL: usize = Self::TOGETHER + TOGETHER.len();
 
     fn new(
         device: &dyn Device,
@@ -120,9 +121,9 @@ impl Set {
         let prefill = |rows: usize, outputs| Bucket::prefill(rows.min(context), context, outputs);
         let mut buckets = CHUNKS.map(|rows| prefill(rows, Outputs::Last)).to_vec();
         buckets.push(Bucket::decode(1, context));
-        buckets.extend(COMPANY.map(|(_, rows)| Bucket::decode(rows, context)));
+        buckets.extend(TOGETHER.map(|(_, rows)| Bucket::decode(rows, context)));
         buckets.push(prefill(ALL, Outputs::All));
-        let slots = COMPANY.iter().map(|(sequences, _)| *sequences).max().unwrap_or(1);
+        let slots = TOGETHER.iter().map(|(sequences, _)| *sequences).max().unwrap_or(1);
         let runner = Runner::new(device, model, KvLayout { slots, context, ring: None }, &buckets)?;
         let vocabulary = model.hyperparameters().vocabulary;
         let (parts, hash) = (Vec::new(), Sha256::new());
@@ -132,17 +133,17 @@ impl Set {
     fn part(
         &mut self,
         name: String,
-        told: &dyn Fn(&str),
+        report: &dyn Fn(&str),
         run: impl FnOnce(&mut Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        told(&name);
+        report(&name);
         run(self)?;
         let hash = hex(std::mem::take(&mut self.hash));
         self.parts.push(Part { name, rows: std::mem::take(&mut self.rows), hash });
         Ok(())
     }
 
-    /// One row of logits.
+    /// Adds one row of logits to the hash.
     fn take(&mut self, logits: &[f32]) {
         for &x in logits {
             self.hash.update(bits(x).to_le_bytes());
@@ -154,7 +155,7 @@ impl Set {
         (0..count).map(|i| token(sequence, i, self.vocabulary)).collect()
     }
 
-    /// A prompt in the longest chunks, then its sequence's next tokens one by one.
+    /// Evaluates a prompt in the largest chunks, then decodes the next tokens one by one.
     fn prompt(&mut self, length: usize) -> Result<(), Failure> {
         let tokens = self.tokens(0, length + STEPS);
         let (prompt, next) = tokens.split_at(length);
@@ -167,7 +168,7 @@ impl Set {
         Ok(())
     }
 
-    /// One prompt in chunks: every size must give the same.
+    /// Evaluates one prompt in chunks; every chunk size must give the same logits.
     fn cut(&mut self, bucket: usize) -> Result<(), Failure> {
         let tokens = self.tokens(1, CUT.min(self.longest));
         let logits = self.runner.run(bucket, 1, 0, &tokens)?;
@@ -175,8 +176,8 @@ impl Set {
         Ok(())
     }
 
-    /// Sequences of different lengths, decoded together.
-    fn company(&mut self, bucket: usize, sequences: usize) -> Result<(), Failure> {
+    /// Decodes sequences of different lengths together.
+    fn decode_together(&mut self, bucket: usize, sequences: usize) -> Result<(), Failure> {
         let length = |sequence: usize| (3 + 13 * sequence).min(self.longest);
         let lengths: Vec<usize> = (0..sequences).map(length).collect();
         for (slot, &length) in lengths.iter().enumerate() {
@@ -197,7 +198,7 @@ impl Set {
         Ok(())
     }
 
-    /// A plan that gives logits for each of its rows.
+    /// Runs a plan with logits for every row.
     fn every_row(&mut self) -> Result<(), Failure> {
         let rows = self.runner.width(Self::ALL).min(self.longest);
         let tokens = self.tokens(2, rows);

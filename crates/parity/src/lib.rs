@@ -1,8 +1,10 @@
-//! Devices held against the reference: [`steps`] lists single steps in every shape, type and extreme that
-//! devices run, [`case`] runs one; [`model`] runs prompts through a whole model, [`fingerprint`] makes one hash of what
-//! it answers; [`ops`] has the operations of tensors, [`measure`] the numbers.
+//! Comparison of devices with the reference. [`steps`] lists single steps in all shapes, types and
+//! extremes that devices run, [`case`] runs one. [`model`] runs prompts through a whole model,
+//! [`fingerprint`] hashes its logits. [`ops`] contains tensor operations, [`measure`] the
+//! distances.
 
 pub mod case;
+mod error;
 pub mod fingerprint;
 pub mod measure;
 pub mod model;

@@ -1,20 +1,20 @@
-//! Numbers that say how far apart two results are.
+//! Distances between two results.
 
 use serde::Serialize;
 
-/// How far values are from those expected.
+/// Distance of values from the expected ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Difference {
     pub max: f64,
     pub mean: f64,
-    /// Root mean square of the values expected, at least the least normal `f32`.
+    /// Root mean square of the expected values, at least the smallest normal `f32`.
     pub scale: f64,
-    /// Values where one side is a number and the other is none, or another infinity.
+    /// Number of values where only one side is NaN, or the infinities differ.
     pub unlike: usize,
 }
 
 impl Difference {
-    /// Compares two results of one length; values beyond the shorter one count as unlike.
+    /// Compares two results; values beyond the shorter one count as unlike.
     pub fn of(got: &[f32], want: &[f32]) -> Self {
         let mut d = Self { unlike: got.len().abs_diff(want.len()), ..Self::default() };
         let (mut squares, mut numbers) = (0.0, 0u32);
@@ -35,18 +35,18 @@ impl Difference {
         d
     }
 
-    /// Largest distance in units of the scale; infinite where values are unlike.
+    /// Largest distance in units of the scale; infinite if any values are unlike.
     pub fn relative(&self) -> f64 {
         if self.unlike > 0 { f64::INFINITY } else { self.max / self.scale }
     }
 }
 
-/// What a number is, to the last bit. All NaN are one: their payloads mean nothing.
+/// Bits of a number. All NaNs are equal: their payloads mean nothing.
 pub fn bits(x: f32) -> u32 {
     if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }
 }
 
-/// Whether two results are the same to the last bit.
+/// Returns whether two results are bit-identical.
 pub fn equal(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(&a, &b)| bits(a) == bits(b))
 }
@@ -57,7 +57,7 @@ pub fn argmax(values: &[f32]) -> usize {
     best.fold((0, f32::NEG_INFINITY), |best, (i, &v)| if v > best.1 { (i, v) } else { best }).0
 }
 
-/// How far the largest value is ahead of the next.
+/// Lead of the largest value over the next.
 pub fn margin(values: &[f32]) -> f64 {
     let best = argmax(values);
     let rest = values.iter().enumerate().filter(|(i, v)| *i != best && !v.is_nan());
@@ -65,7 +65,7 @@ pub fn margin(values: &[f32]) -> f64 {
     values.get(best).map_or(0.0, |&v| f64::from(v) - f64::from(next))
 }
 
-/// The logarithms of the probabilities that logits stand for.
+/// Log-probabilities of the logits.
 pub fn log_softmax(logits: &[f32]) -> Vec<f64> {
     let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
     let shifted = logits.iter().map(|&l| f64::from(l) - f64::from(largest));
@@ -78,10 +78,10 @@ pub fn divergence(want: &[f32], got: &[f32]) -> f64 {
     divergence_of(&log_softmax(want), &log_softmax(got))
 }
 
-/// The same of [`log_softmax`] of both.
+/// Kullback-Leibler divergence from [`log_softmax`] of both.
 pub fn divergence_of(want: &[f64], got: &[f64]) -> f64 {
     let terms = want.iter().zip(got).filter(|(p, _)| p.is_finite()).map(|(p, q)| p.exp() * (p - q));
-    // Rounding may take it below zero.
+    // Rounding may make the sum negative.
     terms.sum::<f64>().max(0.0)
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_in_units_of_what_was_expected() {
+    fn distances_are_relative_to_the_expected_values() {
         let d = Difference::of(&[3.0, -4.5], &[3.0, -4.0]);
         assert_eq!((d.max, d.mean, d.unlike), (0.5, 0.25, 0));
         assert!((d.scale - 12.5f64.sqrt()).abs() < 1e-12);
@@ -102,9 +102,9 @@ mod tests {
     }
 
     #[test]
-    fn the_divergence_is_that_of_the_distributions() {
+    fn the_divergence_matches_the_distributions() {
         assert_eq!(divergence(&[1.0, 2.0, 3.0], &[11.0, 12.0, 13.0]), 0.0);
-        // Half and half against nine to one.
+        // One half each, against nine to one.
         let kl = divergence(&[0.0, 0.0], &[9.0f32.ln(), 0.0]);
         let want = 0.5 * (0.5f64 / 0.9).ln() + 0.5 * (0.5f64 / 0.1).ln();
         assert!((kl - want).abs() < 1e-7, "{kl} for {want}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_is_to_the_last_bit() {
+    fn equality_is_bitwise() {
         let other = f32::from_bits(f32::NAN.to_bits() | 1);
         assert!(equal(&[1.0, f32::NAN], &[1.0, other]));
         assert!(

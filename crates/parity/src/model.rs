@@ -1,77 +1,63 @@
-//! Prompts through a whole model: a device's logits, step by step, beside those of another.
+//! Logits of a whole model on one device, step by step, compared with those of another device.
 
 use serde::Serialize;
 
 use super::measure::{Difference, argmax, divergence, equal, margin};
 use super::runner::Runner;
-use device::{Device, Error};
+
+pub use super::error::Failure;
+use device::Device;
 use model::{KvLayout, Model};
 use plan::{Bucket, Outputs};
 
-/// Rows of a chunk of a prompt.
+/// Rows of a prompt chunk.
 const CHUNK: usize = 32;
-/// The slot that is used, of two.
+/// Slot to use, of two.
 const SLOT: i32 = 1;
-
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error(transparent)]
-    Device(#[from] Error),
-    #[error("the model's graph")]
-    Model(#[from] plan::graph::Error),
-    /// A prompt that the model cannot take.
-    #[error("a prompt of {tokens} tokens and {steps} steps do not fit into {context} positions")]
-    Long {
-        tokens: usize,
-        steps: usize,
-        /// What the model was trained for, at most 4096.
-        context: usize,
-    },
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     pub model: &'a Model,
     /// Token ids of each prompt; none is empty.
     pub prompts: &'a [Vec<u32>],
-    /// Tokens after each prompt.
+    /// Tokens decoded after each prompt.
     pub steps: usize,
 }
 
-/// Logits of each step of each prompt: after the prompt, then after each token forced.
+/// Logits of each step of each prompt: after the prompt, then after each forced token.
 #[derive(Clone, Debug)]
 pub struct Trace {
     logits: Vec<Vec<Vec<f32>>>,
 }
 
-/// What still counts as the same.
+/// Tolerances of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tolerance {
-    /// Divergence of a step, in nats.
+    /// Maximum divergence of a step, in nats.
     pub divergence: f64,
-    /// Mean error of a step, in units of the root mean square of the logits.
+    /// Maximum mean error of a step, in units of the root mean square of the logits.
     pub mean: f64,
-    /// A token may differ where the reference's best is ahead by less than this many mean errors.
+    /// A token may differ if the reference's best leads by less than this many mean errors.
     pub margin: f64,
 }
 
 impl Default for Tolerance {
-    /// Activations in 8 bits, on either side.
+    /// Tolerance for 8-bit activations on either side.
     fn default() -> Self {
         Self { divergence: 0.02, mean: 0.05, margin: 8.0 }
     }
 }
 
-/// One step beside the reference's.
+/// A step compared with the reference's.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Step {
     pub difference: Difference,
     /// Divergence from the reference, in nats.
     pub divergence: f64,
-    /// The reference's most likely token.
+    /// Most likely token of the reference.
     pub expected: usize,
     pub found: usize,
-    /// How far the reference's is ahead of its next.
+    /// Lead of the reference's best token over its next.
     pub margin: f64,
 }
 
@@ -95,7 +81,7 @@ impl Step {
     }
 }
 
-/// A device beside the reference, over all steps of all prompts.
+/// A device compared with the reference, over all steps of all prompts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// Largest distance of a logit.
@@ -104,16 +90,16 @@ pub struct Comparison {
     /// Largest divergence of a step, in nats.
     pub max_divergence: f64,
     pub mean_divergence: f64,
-    /// Share of steps with the same most likely token.
+    /// Fraction of steps with the same most likely token.
     pub top1_agreement: f64,
-    /// The first step whose most likely token differs: prompt, step, margin of the reference.
+    /// First step whose most likely token differs: prompt, step, lead of the reference.
     pub first_difference: Option<(usize, usize, f64)>,
     pub steps: Vec<Vec<Step>>,
     pub passed: bool,
 }
 
 impl Trace {
-    /// Runs a task on a device, with `forced` tokens or the device's own most likely ones.
+    /// Runs a task on a device, with `forced` tokens or with the device's own most likely ones.
     pub fn record(
         device: &dyn Device,
         task: &Task<'_>,
@@ -132,17 +118,17 @@ impl Trace {
         Ok(Self { logits })
     }
 
-    /// What was recorded elsewhere: logits of each step of each prompt.
+    /// Creates a trace from logits recorded elsewhere.
     pub fn of(logits: Vec<Vec<Vec<f32>>>) -> Self {
         Self { logits }
     }
 
-    /// Of each step of each prompt: a row of logits.
+    /// Rows of logits, by prompt and step.
     pub fn logits(&self) -> &[Vec<Vec<f32>>] {
         &self.logits
     }
 
-    /// The first step whose logits are not those of another trace to the last bit: prompt, step.
+    /// First step whose logits are not bit-identical: prompt, step.
     pub fn first_unequal(&self, other: &Self) -> Option<(usize, usize)> {
         self.logits.iter().zip(&other.logits).enumerate().find_map(|(p, (ours, theirs))| {
             Some((p, ours.iter().zip(theirs).position(|(a, b)| !equal(a, b))?))
@@ -175,11 +161,11 @@ impl Trace {
     }
 }
 
-/// The plans of a [`runner`].
+/// Indices of the plans of a [`runner`].
 const PREFILL: usize = 0;
 const DECODE: usize = 1;
 
-/// A task's model, loaded.
+/// Loads the model of a task.
 fn runner(device: &dyn Device, task: &Task<'_>) -> Result<Runner, Failure> {
     let &Task { model, prompts, steps } = task;
     let context = model.hyperparameters().context.min(4096);

@@ -1,11 +1,11 @@
-//! A model on a device, whose plans are asked for logits one step at a time.
+//! Runner of a model on a device that computes logits one step at a time.
 
-use super::model::Failure;
+use super::error::Failure;
 use device::{Data, Device, Instance, Prepared, Request};
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, fuse};
 
-/// A token, and where it stands.
+/// A token and its position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) token: i32,
@@ -20,7 +20,7 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// Loads a model, with a plan for each bucket.
+    /// Loads a model with a plan for each bucket.
     pub(super) fn new(
         device: &dyn Device,
         model: &Model,
@@ -43,13 +43,13 @@ impl Runner {
         Ok(Self { instance, plans, vocabulary: model.hyperparameters().vocabulary })
     }
 
-    /// Rows that the plan of a bucket has place for.
+    /// Number of rows of a bucket's plan.
     pub(super) fn width(&self, bucket: usize) -> usize {
         self.plans[bucket].0.bucket.rows()
     }
 
-    /// One step of the plan of a bucket, of which these rows are used. The logits: of the last row of a plan that
-    /// gives no others, of every row else.
+    /// Runs one step of a bucket's plan on these rows. Returns the logits of the last row, or of
+    /// every row if the plan computes them all.
     pub(super) fn step(&mut self, bucket: usize, rows: &[Row]) -> Result<Vec<Vec<f32>>, Failure> {
         let (plan, prepared) = &self.plans[bucket];
         let column = |value: fn(&Row) -> i32, padding: i32| -> Vec<i32> {
@@ -62,7 +62,7 @@ impl Runner {
             (ports::SLOTS, column(|row| row.slot, -1)),
             (ports::LOGIT_ROWS, vec![rows.len() as i32 - 1]),
         ] {
-            // Where every row has logits nobody asks which.
+            // A plan with logits for every row has no such mailbox.
             if let Some(mailbox) = plan.find(Class::Mailbox, name) {
                 self.instance.write(*prepared, mailbox, 0, Data::I32(&values))?;
             }
@@ -79,8 +79,8 @@ impl Runner {
         Ok(logits)
     }
 
-    /// Tokens of one sequence from a position on, in as many steps as the plan of a bucket needs; the logits after
-    /// the last one.
+    /// Runs tokens of one sequence from a position on, in as many steps as the bucket's plan needs;
+    /// returns the logits after the last one.
     pub(super) fn run(
         &mut self,
         bucket: usize,

@@ -1,4 +1,4 @@
-//! Single steps over shapes, types and extremes: what every device must compute like the reference.
+//! Single steps in all shapes, types and extremes: every device must match the reference on them.
 
 use half::f16;
 
@@ -12,7 +12,7 @@ use plan::{Activation, Binary, Bucket, DType, Outputs, RopeStyle, Scores};
 
 type Built = Result<Case, BuildError>;
 
-/// Types of matrices that numbers can be brought into; every device takes them.
+/// Matrix types that have a quantizer; every device supports them.
 pub const TYPES: [DType; 18] = [
     DType::F32,
     DType::F16,
@@ -36,26 +36,26 @@ pub const TYPES: [DType; 18] = [
 
 /// Tolerances, in units of the result's root mean square.
 mod tolerance {
-    /// Sums in another order, and another library's exponential or sine.
+    /// Different summation order, exponential or sine.
     pub(super) const ROUNDING: f64 = 2e-5;
     /// Sine and cosine of large angles in `f32`.
     pub(super) const ANGLE: f64 = 1e-3;
-    /// Keys and values that are rounded to half precision, or to codes, from not quite the same `f32`.
+    /// Keys and values rounded to half precision or to codes, from slightly different `f32`.
     pub(super) const HALF: f64 = 4e-3;
     /// Activations in 8 bits.
     pub(super) const QUANTISED: f64 = 6e-2;
-    /// Twice 8 bits, where one activation outweighs the others by far.
+    /// Activations in twice 8 bits, where one outweighs the others by far.
     pub(super) const OUTLIER: f64 = 1e-2;
-    /// Activations in twice 8 bits, as logits have them.
+    /// Activations in twice 8 bits, as for logits.
     pub(super) const TWO_PLANES: f64 = 1.5e-3;
-    /// So much more with weights of two bits: their blocks' sums are small integers, and the bias that these carry
+    /// Factor for weights of two bits: their block sums are small integers, but the bias
     /// (docs/numerics.md) is rounded in the same steps as for large ones.
     pub(super) const COARSE: f64 = 5.0;
 }
 
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The worst of its results.
+    /// Distance of the worst result.
     pub difference: Difference,
     pub result: String,
     pub passed: bool,
@@ -73,7 +73,7 @@ pub fn compare(case: &Case, got: &Results, want: &Results) -> Outcome {
     };
     for ((name, got), (_, want)) in got.iter().zip(want) {
         let difference = Difference::of(got, want);
-        // Tokens are what they are.
+        // Tokens must be equal.
         let allowed = if name.ends_with("tokens") { 0.0 } else { case.tolerance };
         worst.passed &= difference.relative() <= allowed;
         if worst.result.is_empty() || difference.relative() > worst.difference.relative() {
@@ -83,17 +83,18 @@ pub fn compare(case: &Case, got: &Results, want: &Results) -> Outcome {
     worst
 }
 
-/// The first result of a case that is not the same to the last bit on another device.
+/// First result of a case that is not bit-identical on another device.
 pub fn first_unequal<'a>(got: &'a Results, other: &Results) -> Option<&'a str> {
     got.iter().zip(other).find(|((_, a), (_, b))| !equal(a, b)).map(|((name, _), _)| name.as_str())
 }
 
-/// Runs a case on a device and on the reference; [`Error::Unsupported`] when the device does not take it.
+/// Runs a case on a device and on the reference; [`Error::Unsupported`] if the device does not
+/// support it.
 pub fn check(case: &Case, device: &dyn Device) -> Result<Outcome, Error> {
     Ok(compare(case, &case.run(device)?, &case.run(&Reference)?))
 }
 
-/// Every case.
+/// Returns all cases.
 pub fn all() -> Result<Vec<Case>, BuildError> {
     let mut cases = Vec::new();
     norms(&mut cases)?;
@@ -106,12 +107,12 @@ pub fn all() -> Result<Vec<Case>, BuildError> {
     Ok(cases)
 }
 
-/// A bucket of rows that has no logits.
+/// Bucket of rows without logits.
 const fn rows(batch: usize) -> Bucket {
     Bucket { batch, chunk: 1, context: 256, outputs: Outputs::None }
 }
 
-/// Values that a step may meet, by name.
+/// Values that a step may encounter, by name.
 fn inputs(seed: u64, n: usize) -> [(&'static str, Vec<f32>); 5] {
     let scaled = |by: f32| noise(seed, n).into_iter().map(|v| v * by).collect::<Vec<_>>();
     let mut outlier = scaled(1.0);
@@ -125,7 +126,7 @@ fn inputs(seed: u64, n: usize) -> [(&'static str, Vec<f32>); 5] {
     ]
 }
 
-/// A case of one stage, whose result `build` makes.
+/// Adds a case of one stage whose result `build` creates.
 fn one(
     case: Case,
     bucket: Bucket,
@@ -175,7 +176,8 @@ fn elementwise(cases: &mut Vec<Case>) -> Result<(), BuildError> {
 
 fn tables(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for (half, magnitude) in [(8, 1.0), (32, 1.25), (64, 1.0)] {
-        // The last one a power of two: the reference rounds the angle to `f32`, devices do not.
+        // The last magnitude is a power of two: the reference rounds the angle to `f32`, devices do
+        // not.
         let positions = vec![0, 1, 63, 1000, 131_072];
         let case = Case::new("rope-table", format!("{half} pairs x {magnitude}"), tolerance::ANGLE);
         cases.push(one(case, rows(positions.len()), |s| {
@@ -213,19 +215,19 @@ fn embeddings(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// What stands around a product.
+/// Steps epilogue a matmul.
 #[derive(Clone, Copy, Debug)]
-enum Around {
+enum Epilogue {
     Nothing,
     Norm,
     Residual,
     Three,
     SwiGlu,
-    /// A norm behind it: the product is no output, and its activations have one plane.
-    Behind,
+    /// A norm follows: the product is not an output, and its activations have one plane.
+    NormAfter,
 }
 
-/// `[batch, k]` times the transpose of `[n, k]`.
+/// Shape of `[batch, k]` times the transpose of `[n, k]`.
 #[derive(Clone, Copy)]
 struct Product {
     batch: usize,
@@ -235,21 +237,21 @@ struct Product {
 
 fn projections(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for dtype in TYPES {
-        for around in [
-            Around::Nothing,
-            Around::Norm,
-            Around::Residual,
-            Around::Three,
-            Around::SwiGlu,
-            Around::Behind,
+        for epilogue in [
+            Epilogue::Nothing,
+            Epilogue::Norm,
+            Epilogue::Residual,
+            Epilogue::Three,
+            Epilogue::SwiGlu,
+            Epilogue::NormAfter,
         ] {
             for (batch, n, k) in [(1, 96, 512), (3, 33, 256), (9, 40, 768)] {
-                cases.push(projection(dtype, around, Product { batch, n, k }, "random")?);
+                cases.push(projection(dtype, epilogue, Product { batch, n, k }, "random")?);
             }
         }
         for values in ["zeroes", "large", "small", "outlier", "extreme weights"] {
             let product = Product { batch: 2, n: 48, k: 512 };
-            cases.push(projection(dtype, Around::Nothing, product, values)?);
+            cases.push(projection(dtype, Epilogue::Nothing, product, values)?);
         }
     }
     Ok(())
@@ -257,26 +259,26 @@ fn projections(cases: &mut Vec<Case>) -> Result<(), BuildError> {
 
 fn projection(
     dtype: DType,
-    around: Around,
+    epilogue: Epilogue,
     Product { batch, n, k }: Product,
     values: &'static str,
 ) -> Built {
     let found = inputs(5, batch * k).into_iter().find(|(name, _)| *name == values);
     let x = found.map_or_else(|| noise(5, batch * k), |(_, x)| x);
-    // An output of the plan has logits' precision; what other steps read has the usual one.
+    // A plan output has the precision of logits; inputs of other steps have the usual one.
     let exact = !dtype.is_quantised();
     let coarse = match dtype {
         DType::Q2_K | DType::TQ2_0 | DType::TQ1_0 => tolerance::COARSE,
         _ => 1.0,
     };
-    let allowed = match (exact, around, values) {
+    let allowed = match (exact, epilogue, values) {
         (true, ..) => tolerance::ROUNDING,
-        (_, Around::Behind, _) => tolerance::QUANTISED,
+        (_, Epilogue::NormAfter, _) => tolerance::QUANTISED,
         (_, _, "outlier") => tolerance::OUTLIER * coarse,
-        (_, Around::SwiGlu, _) => tolerance::TWO_PLANES * 4.0 * coarse,
+        (_, Epilogue::SwiGlu, _) => tolerance::TWO_PLANES * 4.0 * coarse,
         _ => tolerance::TWO_PLANES * coarse,
     };
-    let name = format!("{dtype} {batch}x{n}x{k} {around:?} {values}");
+    let name = format!("{dtype} {batch}x{n}x{k} {epilogue:?} {values}");
     Case::new("project", name, allowed).stage(rows(batch), |s| {
         let x = s.floats("x", &[batch, k], x)?;
         let matrix = |s: &mut Sketch<'_>, name: &str, seed| match saturated(dtype, n * k)
@@ -285,8 +287,8 @@ fn projection(
             Some(bytes) => s.weight(name, dtype, &[n, k], bytes),
             None => s.quantised(name, dtype, &[n, k], &noise(seed, n * k)),
         };
-        let h = match around {
-            Around::Norm => {
+        let h = match epilogue {
+            Epilogue::Norm => {
                 let w = s.quantised("norm", DType::F32, &[k], &noise(6, k))?;
                 s.g.rms_norm(x, w, 1e-5)?
             }
@@ -294,24 +296,24 @@ fn projection(
         };
         let a = matrix(s, "a", 11)?;
         let a = s.g.matmul(h, a)?;
-        let y = match around {
-            Around::Nothing | Around::Norm | Around::Three => a,
-            Around::Residual => {
+        let y = match epilogue {
+            Epilogue::Nothing | Epilogue::Norm | Epilogue::Three => a,
+            Epilogue::Residual => {
                 let residual = s.floats("residual", &[batch, n], noise(12, batch * n))?;
                 s.g.binary(Binary::Add, residual, a)?
             }
-            Around::Behind => {
+            Epilogue::NormAfter => {
                 let w = s.quantised("behind", DType::F32, &[n], &vec![1.0; n])?;
                 s.g.rms_norm(a, w, 1e-5)?
             }
-            Around::SwiGlu => {
+            Epilogue::SwiGlu => {
                 let b = matrix(s, "b", 13)?;
                 let b = s.g.matmul(h, b)?;
                 s.g.glu(Activation::Silu, a, b)?
             }
         };
         s.g.output("y", y);
-        if let Around::Three = around {
+        if let Epilogue::Three = epilogue {
             for (name, seed) in [("b", 13), ("c", 14)] {
                 let w = matrix(s, name, seed)?;
                 let y = s.g.matmul(h, w)?;
@@ -322,8 +324,8 @@ fn projection(
     })
 }
 
-/// All bits of the quants set, and scales of one: the largest and smallest codes there are. None where there
-/// are no codes.
+/// Blocks with all quant bits set and scales of one: the extreme codes of the type. `None` without
+/// codes.
 fn saturated(dtype: DType, n: usize) -> Option<Vec<u8>> {
     let scales = match dtype {
         DType::Q6_K => 208..210,
@@ -351,7 +353,7 @@ struct Heads {
 }
 
 fn attention(cases: &mut Vec<Case>) -> Result<(), BuildError> {
-    let plain = |[heads, kv_heads, dim]: [usize; 3]| Attended {
+    let plain = |[heads, kv_heads, dim]: [usize; 3]| AttentionCase {
         heads: Heads { heads, kv_heads, dim },
         style: RopeStyle::HalfSplit,
         norm: false,
@@ -366,35 +368,37 @@ fn attention(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for heads in [[4, 4, 16], [4, 2, 64], [8, 2, 64], [6, 2, 80], [8, 1, 128]] {
         for (style, norm) in [(RopeStyle::Interleaved, false), (RopeStyle::HalfSplit, true)] {
             for (chunk, then) in [(5, 1), (70, 3)] {
-                cases.push(Attended { style, norm, chunk, then, ..plain(heads) }.case()?);
+                cases.push(AttentionCase { style, norm, chunk, then, ..plain(heads) }.case()?);
             }
         }
     }
     for scale in [0.0, 30.0] {
-        cases.push(Attended { scale, ..plain([4, 2, 64]) }.case()?);
+        cases.push(AttentionCase { scale, ..plain([4, 2, 64]) }.case()?);
     }
-    // So many KV heads that a GPU's blocks share rows of a chunk. The second does not fit behind the first in a ring.
+    // Enough KV heads that the blocks of a GPU share rows of a chunk. The second chunk does not fit
+    // behind the first in a ring cache.
     for heads in [[16, 16, 64], [16, 8, 128]] {
         for (window, ring) in [(None, None), (Some(20), None), (Some(20), Some(128))] {
-            let many = Attended { chunks: 2, chunk: 70, then: 2, ..plain(heads) };
-            cases.push(Attended { window, ring, ..many }.case()?);
+            let many = AttentionCase { chunks: 2, chunk: 70, then: 2, ..plain(heads) };
+            cases.push(AttentionCase { window, ring, ..many }.case()?);
         }
     }
     for cache in [DType::Q8_0, DType::Q4_0] {
         for heads in [[4, 4, 32], [8, 2, 64], [6, 2, 96], [8, 1, 128], [2, 1, 256], [16, 16, 64]] {
             let norm = heads[0] == 6;
-            let many = Attended { cache, norm, chunks: 2, chunk: 70, then: 2, ..plain(heads) };
+            let many = AttentionCase { cache, norm, chunks: 2, chunk: 70, then: 2, ..plain(heads) };
             for (window, ring) in [(None, None), (Some(20), Some(128))] {
-                cases.push(Attended { window, ring, ..many }.case()?);
+                cases.push(AttentionCase { window, ring, ..many }.case()?);
             }
         }
     }
     Ok(())
 }
 
-/// Chunks of a prompt in one slot, then decoding behind it, with a row of another slot and one of none beside it.
+/// Attention: prompt chunks in one slot, then decoding after them, with a row of another slot and
+/// an unused row.
 #[derive(Clone, Copy)]
-struct Attended {
+struct AttentionCase {
     heads: Heads,
     style: RopeStyle,
     norm: bool,
@@ -404,13 +408,13 @@ struct Attended {
     /// Factor of the queries.
     scale: f32,
     window: Option<usize>,
-    /// Positions of the caches, where they are rings.
+    /// Positions of the caches if they are ring caches.
     ring: Option<usize>,
-    /// What keys and values are stored in.
+    /// Type of the KV cache.
     cache: DType,
 }
 
-impl Attended {
+impl AttentionCase {
     fn case(&self) -> Built {
         let Self { heads: Heads { heads, kv_heads, dim }, style, norm, .. } = *self;
         let Self { chunks, chunk, then, scale, cache, .. } = *self;
@@ -438,7 +442,7 @@ impl Attended {
         Ok(case)
     }
 
-    /// A step of rows in these slots at these positions.
+    /// Adds a step with rows in these slots at these positions.
     fn stage(
         &self,
         s: &mut Sketch<'_>,
@@ -472,7 +476,7 @@ impl Attended {
         let caches = Caches { keys, values: s.g.kv_write(values, rows, v, ring)?, ring };
         let scores = Scores { window: self.window, ..Scores::scaled(1.0 / (d as f32).sqrt()) };
         let y = s.g.attention(q, caches, rows, None, scores, context)?;
-        // What attention writes is no output in models, and devices do not let it be one.
+        // The result of attention is not an output in models, and devices do not allow it as one.
         let y = s.g.reshape(y, &[m, h * d])?;
         let zeroes = s.floats("zeroes", &[m, h * d], vec![0.0; m * h * d])?;
         let y = s.g.binary(Binary::Add, y, zeroes)?;
@@ -491,7 +495,8 @@ fn sampling(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     odd[vocabulary + 700] = -3.0;
     odd[2 * vocabulary + 5] = f32::NAN;
     odd[2 * vocabulary + 999] = 1e30;
-    // The first half of the second row's tokens, and a logit of the third's.
+    // A mask of the first half of the second row's tokens, and an edit of one logit of the third
+    // row.
     let (all, words) = (f32::NEG_INFINITY, Adjustment::words(vocabulary));
     let mask = vec![-1; vocabulary / 64];
     let [masked, edited] = [

@@ -12,24 +12,24 @@ Examples:
   orinctl compare -m model.gguf --with orind:before/orinctl --rounds 10
       another build
   orinctl compare -m model.gguf --with openai:localhost:8000 --allow clock
-      a server that runs already, with the same model
+      a server that is already running, with the same model
   orinctl compare -m model.gguf -d 0,1024,4096 --html report.html
-      decode and prefill against depth, and a page with plots beside the table
+      decode and prefill against depth, as a table and as a page with plots
   orinctl compare --from saved.json --html report.html
-      what an earlier comparison printed with --json, as a table and a page
+      an earlier comparison from its --json output
 
-Every round runs each engine once, one process at a time, in an order drawn anew. A peer that is not there \
-is named with the command that installs it; one that fails is reported and the others go on. An engine whose \
-answers are not the model's never wins. Where something differs that changes the verdict the comparison \
-stops, unless that is allowed by name. Ctrl-C ends it with what was measured.
+Every round runs each engine once, one process at a time, in random order. A missing engine \
+is reported with the command that installs it; the others continue if one fails. An engine whose \
+answers differ from the model's never wins. The comparison stops if the engines differ in something that \
+changes the verdict, unless --allow names it. Ctrl-C stops and prints what was measured.
 
-Exit code: 3 when the run is INVALID, since the machine changed during it.")]
+Exit code: 3 if the run is INVALID because the machine changed during it.")]
 pub(crate) struct Compare {
     /// GGUF file or synthetic:NAME
     #[arg(short, long, value_name = "MODEL", default_value = crate::session::DEFAULT_MODEL)]
     pub(crate) model: String,
-    /// The other engines: llama.cpp, tinygrad, pytorch, orind:PATH (another build's orinctl),
-    /// openai:HOST:PORT (a server of OpenAI's routes)
+    /// Other engines: llama.cpp, tinygrad, pytorch, orind:PATH (another build's orinctl),
+    /// openai:HOST:PORT (an OpenAI-compatible server)
     #[arg(long, value_name = "PEER,..", value_delimiter = ',', default_value = "llama.cpp")]
     pub(crate) with: Vec<String>,
     /// Prompt lengths; 0: none
@@ -56,56 +56,57 @@ pub(crate) struct Compare {
     /// Sequences generated at once
     #[arg(short, long = "batch", value_name = "N,..", value_delimiter = ',', default_value = "1")]
     pub(crate) batches: Vec<u32>,
-    /// Tokens of the prompts whose first token is timed
+    /// Length of the prompts whose time to first token is measured
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) first_prompt: u32,
-    /// Tokens streamed after these, each of which is timed
+    /// Tokens streamed after each of these prompts, each of them timed
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) stream: u32,
-    /// Threads of every engine [default: the cores allowed]
+    /// Threads of every engine [default: the allowed cores]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Device of every engine: cpu, cuda, nv
     #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu")]
     pub(crate) backend: String,
-    /// Times that every engine runs; an interval of 95 % takes 6
+    /// Number of rounds; a 95 % interval needs 6
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Seed of prompts and order
+    /// Seed of the prompts and of the order of engines
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Differences that the verdict may have: file, weights, activations, kv, threads, warmup, clock,
-    /// flash-attention, built-for, cache
+    /// Differences that do not stop the comparison: file, weights, activations, kv, threads,
+    /// warmup, clock, flash-attention, built-for, cache
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub(crate) allow: Vec<String>,
-    /// Stop where something else differs (the default)
+    /// Stop if the engines differ in anything else that changes the verdict (the default)
     #[arg(long, conflicts_with = "no_fair")]
     pub(crate) fair: bool,
-    /// Go on whatever differs; it is printed all the same
+    /// Continue whatever differs; differences are still printed
     #[arg(long)]
     pub(crate) no_fair: bool,
-    /// Do not ask the reference what the model answers, which takes long on large models
+    /// Do not compute reference answers, which takes long on large models
     #[arg(long)]
     pub(crate) no_reference: bool,
-    /// Folder of llama-bench and llama-server [default: PATH]
+    /// Folder with llama-bench and llama-server [default: PATH]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) llama_cpp: Option<PathBuf>,
-    /// Python of tinygrad and PyTorch
+    /// Python interpreter for tinygrad and PyTorch
     #[arg(long, value_name = "FILE", default_value = "python3")]
     pub(crate) python: PathBuf,
-    /// PyTorch without torch.compile
+    /// Run PyTorch without torch.compile
     #[arg(long)]
     pub(crate) pytorch_no_compile: bool,
-    /// PyTorch in full precision
+    /// Run PyTorch in full precision
     #[arg(long)]
     pub(crate) pytorch_no_half: bool,
-    /// Say what each number means, and measure nothing
+    /// Explain each number, measure nothing
     #[arg(long)]
     pub(crate) explain: bool,
-    /// Write the report as a page with plots too, for any browser; this build's steps are timed for it
+    /// Also write the report as a self-contained HTML page with plots; times orind's decode steps
+    /// for it
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Print a comparison that --json wrote, and measure nothing
+    /// Print a comparison saved with --json, measure nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "with", "explain"])]
     pub(crate) from: Option<PathBuf>,
     #[command(flatten)]

@@ -10,9 +10,9 @@ Examples:
   source <(orinctl completions bash)
   orinctl completions fish > ~/.config/fish/completions/orinctl.fish
 
-`orinctl install` puts them where bash, zsh and fish look.")]
+`orinctl install` installs them where bash, zsh and fish look.")]
 pub(crate) struct Completions {
-    /// Which shell
+    /// Shell
     pub(crate) shell: Shell,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Completions {
 Example:
   orinctl man /usr/share/man/man1")]
 pub(crate) struct Man {
-    /// The folder; it is made if it is not there
+    /// Folder for the pages; created if missing
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: PathBuf,
 }

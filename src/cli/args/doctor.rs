@@ -7,22 +7,23 @@ use std::path::PathBuf;
 Examples:
   orinctl doctor
   orinctl doctor --config /etc/orind/orind.toml
-      for the model that is configured there
+      for the model in that configuration
   orinctl doctor --report report.json
-      a file to show to others
+      a file to share
 
-Exit code: 0 when nothing needs to be fixed, 3 with warnings, 4 with failures. Nothing is changed.")]
+Exit code: 0 if nothing needs fixing, 3 with warnings, 4 with failures. Nothing is changed.")]
 pub(crate) struct Doctor {
-    /// Configuration of the daemon [default: what a daemon without one uses]
+    /// Configuration of the daemon [default: the daemon's defaults]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write findings and the machine's state to a file without names of users, hosts or paths
+    /// Write findings and machine state to a file, without names of users, hosts or paths
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// Let a GPU be tried again that the machine went down with: forget what stands against devices
+    /// Allow a GPU to be tried again after it took the machine down: clear the records that disable
+    /// devices
     #[arg(long)]
     pub(crate) retry_gpu: bool,
 }

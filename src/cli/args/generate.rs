@@ -12,47 +12,47 @@ Examples:
   git diff | orinctl generate --chat -
   orinctl generate --chat -f src/main.rs 'What does this program do?'
 
-With --temp 0, the default, the most likely token is taken each time.")]
+With --temp 0, the default, decoding is greedy.")]
 pub(crate) struct Generate {
     #[command(flatten)]
     pub(crate) model: ModelChoice,
-    /// The text; - reads it from standard input
+    /// Text to continue; - reads it from standard input
     #[arg(value_name = "TEXT", required_unless_present_any = ["prompt", "files"])]
     pub(crate) text: Option<String>,
-    /// The text, as an option
+    /// Text to continue, as an option
     #[arg(short, long, value_name = "TEXT", conflicts_with = "text")]
     pub(crate) prompt: Option<String>,
-    /// A file whose text comes before TEXT; may be given several times
+    /// File whose text is placed before TEXT; may be repeated
     #[arg(short, long = "file", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Tokens to generate at most
+    /// Maximum number of tokens to generate
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
     pub(crate) max_tokens: u32,
     /// Temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temp: f32,
-    /// Choose among the K most likely tokens; 0 is all
+    /// Sample from the K most likely tokens; 0 means all
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<u32>,
-    /// Choose among the most likely tokens that together have probability P
+    /// Sample from the most likely tokens whose probabilities sum to P
     #[arg(long, value_name = "P")]
     pub(crate) top_p: Option<f32>,
-    /// Same seed, same answer
+    /// Seed; the same seed gives the same answer
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u32>,
-    /// Stop before this text; may be given several times
+    /// Stop before this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Go on after the model ends its text
+    /// Continue after the end-of-text token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
-    /// Wrap the text as a user's message in the model's chat template
+    /// Send the text as a user message in the model's chat template
     #[arg(long, conflicts_with = "raw")]
     pub(crate) chat: bool,
-    /// Continue the text as it is (default)
+    /// Continue the text without a template (the default)
     #[arg(long)]
     pub(crate) raw: bool,
-    /// Print nothing but the text
+    /// Print only the text
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

@@ -8,9 +8,9 @@ Examples:
   orinctl history --plot
   orinctl history --model llama-3.2-1b-q6_k --test tg128
 
-A change is marked where it is larger than the spreads of both records.")]
+A change is marked if it is larger than the spreads of both records.")]
 pub(crate) struct History {
-    /// Draw each record's interval
+    /// Plot the interval of each record
     #[arg(long, conflicts_with = "json")]
     pub(crate) plot: bool,
     /// Only models whose name contains this

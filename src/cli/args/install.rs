@@ -2,16 +2,15 @@
 
 use std::path::PathBuf;
 
-// Where an installation goes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Place {
-    /// Install below this directory: bin, lib/systemd/system, lib/sysusers.d, ..
+    /// Installation prefix: bin, lib/systemd/system, lib/sysusers.d and so on are created in it
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     pub(crate) prefix: PathBuf,
-    /// Use this directory as /, and leave the running system alone
+    /// Treat this directory as /, and leave the running system alone
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Print what would be done, do nothing
+    /// Print what would be done, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -20,7 +19,7 @@ pub(crate) struct Place {
 pub(crate) struct Uninstall {
     #[command(flatten)]
     pub(crate) place: Place,
-    /// Remove models, caches and the configuration too
+    /// Also remove models, caches and the configuration
     #[arg(long)]
     pub(crate) purge: bool,
 }

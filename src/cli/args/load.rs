@@ -6,40 +6,40 @@ Examples:
   orinctl load /models/llama-3.2-1b-q6_k.gguf
   orinctl load synthetic:qwen3-0.6b:q8_0 --slots 4 --context 8192
   orinctl load qwen3-embedding-0.6b --beside --name embed
-      one more model; requests that name `embed` get it
+      an additional model; requests that name `embed` use it
 
-What is not given comes from the daemon's configuration.")]
+Options that are not given come from the daemon's configuration.")]
 pub(crate) struct Load {
     /// GGUF file, name from `orinctl models`, or synthetic:NAME
     pub(crate) model: String,
-    /// Keep the models that are there
+    /// Keep the models that are already loaded
     #[arg(long)]
     pub(crate) beside: bool,
-    /// What requests call it [default: the file's stem]
+    /// Name of the model in requests [default: the file's stem]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Device: auto, nv, cuda, cpu, reference
     #[arg(long, value_name = "NAME")]
     pub(crate) backend: Option<String>,
-    /// Sequences served at once
+    /// Number of slots: sequences served at once
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<usize>,
-    /// Tokens a sequence has room for; 0 takes the model's own, at most 4096
+    /// Context length of a slot in tokens; 0 means the model's own, at most 4096
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<usize>,
-    /// Rows of one prefill chunk
+    /// Rows of a prefill chunk
     #[arg(long, value_name = "N")]
     pub(crate) prefill_chunk: Option<usize>,
-    /// Model that guesses what this one will say; an empty one for its own layer, `none` for none
+    /// Draft model for speculative decoding; empty for the model's own MTP layer, `none` to disable
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft: Option<String>,
-    /// LoRA adapter beside it; may be given several times
+    /// LoRA adapter; may be repeated
     #[arg(long, value_name = "PATH[=SCALE]")]
     pub(crate) lora: Vec<String>,
-    /// What keys and values are stored in: f16, q8_0, q4_0
+    /// Type of the KV cache: f16, q8_0, q4_0
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<String>,
-    /// Worker threads; 0 takes the cores allowed
+    /// Worker threads; 0 means the allowed cores
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
@@ -49,6 +49,6 @@ pub(crate) struct Load {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unload {
-    /// The model, as requests call it [default: the first]
+    /// Name of the model in requests [default: the first model]
     pub(crate) model: Option<String>,
 }

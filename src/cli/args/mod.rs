@@ -1,4 +1,5 @@
-//! The command line: what all of it has in common here, and a file for the arguments of each subcommand.
+//! Command line of `orinctl`: the parts that all subcommands share, and one file of arguments per
+//! subcommand.
 
 mod bench;
 mod chat;
@@ -60,20 +61,20 @@ pub(super) use verify::Verify;
 #[command(after_help = "\
 Examples:
   orinctl bench
-      measure; needs no daemon and no model file
+      measure this machine; needs no daemon and no model file
   orinctl bench -m model.gguf -p 512 -n 128
-      the tests that llama-bench runs
+      the tests of llama-bench
   orinctl generate -m model.gguf 'The capital of France is'
   orinctl chat
-      a conversation, with the loaded model or -m MODEL
+      chat with the loaded model, or with -m MODEL
   orinctl status
       what the daemon is doing
   orinctl pull hf.co/OWNER/REPO:Q4_K_M
-      fetch a model; -m takes it by the same name
+      download a model; -m accepts the same name
   orinctl plan synthetic:llama-3.2-1b:q6_k
-      what one token costs, step by step
+      cost of one token, step by step
 
-A MODEL is a GGUF file, a name that `orinctl models` lists, what `orinctl pull` has fetched by its URL or \
+A MODEL is a GGUF file, a name from `orinctl models`, a downloaded model by its URL or \
 hf.co/OWNER/REPO[:TYPE], or synthetic:NAME: seeded random weights in the shape of a real model.")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -82,7 +83,7 @@ pub(super) struct Args {
     pub(super) command: Command,
 }
 
-/// Subcommands that ask no daemon, and those of `tune`.
+/// Subcommands that do not connect to a daemon.
 const ALONE: [&str; 16] = [
     "sweep",
     "compare",
@@ -104,12 +105,13 @@ const ALONE: [&str; 16] = [
 const ALONE_IN_TUNE: [&str; 4] = ["show", "export", "import", "diff"];
 
 impl Args {
-    /// The definition, in which only those who ask a daemon tell how to reach one.
+    /// Returns the definition, in which only subcommands that connect to a daemon have connection
+    /// options.
     pub(super) fn definition() -> clap::Command {
         let mut command = Self::command();
         let global = command.get_arguments().filter(|option| option.is_global_set());
         let hidden: Vec<clap::Arg> = global.map(|option| option.clone().hide(true)).collect();
-        // What a subcommand has of its own it does not get from above.
+        // An argument of the subcommand itself replaces the global one of the same name.
         let hide = |command: clap::Command| command.args(hidden.clone());
         for name in ALONE {
             command = command.mut_subcommand(name, hide);
@@ -120,7 +122,7 @@ impl Args {
         command
     }
 
-    /// What the command line says; help, and what is wrong with it, ends the program.
+    /// Parses the command line; prints help or an error and exits if there is nothing to run.
     pub(super) fn read() -> Self {
         let mut definition = Self::definition();
         let matches = definition.try_get_matches_from_mut(std::env::args_os());
@@ -134,59 +136,62 @@ impl Args {
 pub(super) enum Command {
     /// Measure prefill and decode, and compare them with the machine's memory bandwidth
     Bench(Bench),
-    /// Hold other engines against this one on the same model: speed, times, memory, and whether they
-    /// compute the same; needs no daemon
+    /// Compare other engines with orind on the same model: speed, latency, memory, and agreement of
+    /// their answers; needs no daemon
     Compare(Compare),
-    /// Measure every combination of models, types, threads, depths and more, into a file that the same
-    /// command goes on with; needs no daemon
+    /// Measure every combination of models, types, threads, depths and more into a resumable file;
+    /// needs no daemon
     Sweep(Sweep),
-    /// Hold records against their samples, and say what is missing; needs no daemon
+    /// Check records against their samples, and report missing facts; needs no daemon
     Verify(Verify),
-    /// Show how speeds changed from record to record; needs no daemon
+    /// Show how speeds changed between records; needs no daemon
     History(History),
-    /// Continue a text, or answer a message
+    /// Generate text from a prompt, or answer a message
     Generate(Generate),
-    /// Talk with the model, at the terminal
+    /// Chat with the model in the terminal
     Chat(Chat),
     /// Show what the daemon is doing
     Status(Json),
-    /// Say whether a generation would be served, by the exit code: for probes
+    /// Exit 0 if the daemon can serve requests (for probes)
     Health,
-    /// Watch daemon and machine live: speed, queue, KV cache, clocks, power, heat
+    /// Watch daemon and machine live: speed, queue, KV cache, clocks, power, temperature
     Top(Top),
-    /// Find what keeps models from running, or from running fast, on this machine, and how to fix it
+    /// Find what prevents models from running, or from running fast, on this machine, and how to
+    /// fix it
     Doctor(Doctor),
     /// List the models that can be loaded
     Models(Json),
-    /// Load a model in place of the loaded one, or beside it
+    /// Load a model, in place of the loaded one or in addition to it
     Load(Load),
     /// Unload a model
     Unload(Unload),
-    /// Print the path of the daemon's socket, for curl and others
+    /// Print the path of the daemon's socket, for curl and other programs
     #[command(after_help = "\
 Example:
   curl --unix-socket \"$(orinctl socket)\" http://localhost/v1/models")]
     Socket,
-    /// Show the plan of one step before and after fusion, and what it costs; needs no daemon
+    /// Show the plan of one step before and after fusion, and its cost; needs no daemon
     Plan(Plan),
-    /// Time every step of decoding a token on a device and compare it with the memory bandwidth;
+    /// Time every step of decoding a token on a device, and compare it with the memory bandwidth;
     /// needs no daemon
     Profile(Profile),
-    /// Compare devices with the reference: single steps, and a model's logits; needs no daemon
+    /// Compare devices with the reference: single steps, and the logits of a model; needs no daemon
     Parity(Parity),
     /// Run an ONNX network on a device; needs no daemon
     Run(Run),
-    /// Make one hash of what a model answers on a device, the same on every other; needs no daemon
+    /// Print one hash of a model's logits on a device, the same on every other device; needs no
+    /// daemon
     Fingerprint(Fingerprint),
-    /// Measure how well models predict a text; needs no daemon
+    /// Measure the perplexity of models over a text; needs no daemon
     Perplexity(Perplexity),
-    /// Measure what quantising has cost models: divergence from their F16 over a text; needs no daemon
+    /// Measure the quality loss of quantised models: KL divergence from the F16 model over a text;
+    /// needs no daemon
     Kld(Kld),
-    /// Write a model anew in another type of weights; needs no daemon
+    /// Convert a model to another weight type; needs no daemon
     Quantize(Quantize),
-    /// Fetch a model from a URL or a hub; needs no daemon
+    /// Download a model from a URL or the Hugging Face hub; needs no daemon
     Pull(Pull),
-    /// Run experiments on a real Orin and write the results to a file; needs no daemon
+    /// Run hardware experiments on a real Orin and write the results to a file; needs no daemon
     FirstContact(FirstContact),
     /// Run one experiment of first-contact
     #[command(hide = true, name = tegra_probe::runner::CHILD_COMMAND)]
@@ -195,21 +200,22 @@ Example:
     #[command(after_help = "\
 Examples:
   orinctl install --dry-run
-      what would be done
-  sudo orinctl install
-      into /usr/local
-  orinctl install --root stage --prefix /usr
-      for a package
+      print what would be done
+  cargo build --profile dist && sudo target/dist/orinctl install
+      build and install into /usr/local
+  target/dist/orinctl install --root stage --prefix /usr
+      stage the files of a package
 
-An existing configuration is kept. docs/service.md describes the service.")]
+Copies orind and orinctl from the folder of this program. An existing configuration is kept. \
+docs/service.md describes the service.")]
     Install(Place),
-    /// Remove what `install` has installed; models and configuration stay
+    /// Remove what `install` installed; models and configuration stay
     Uninstall(Uninstall),
-    /// Print the completion of this program's command line for a shell; needs no daemon
+    /// Print the completion script of a shell; needs no daemon
     Completions(Completions),
-    /// Write the manual's pages of both programs to a folder; needs no daemon
+    /// Write the man pages of both programs to a folder; needs no daemon
     Man(Man),
-    /// Find the fastest settings of the kernels on this machine, and store them
+    /// Find the fastest kernel settings on this machine, and store them
     Tune(Tune),
     /// Run as the daemon
     #[command(hide = true)]
@@ -234,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_asks_a_daemon_tells_how_to_reach_one() {
+    fn only_daemon_commands_have_connection_options() {
         let mut definition = Args::definition();
         definition.build();
         let says = |command: &clap::Command| {
@@ -253,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_may_be_named_before_the_subcommand_and_where_none_is_needed() {
+    fn every_position_and_command_accepts_a_socket() {
         for line in
             ["--socket /x status", "status --socket /x", "plan m --socket /x", "--socket /x plan m"]
         {
@@ -284,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_globals() {
+    fn list_and_global_arguments_are_parsed() {
         let args = Args::try_parse_from([
             "orinctl", "bench", "-p", "32,128", "-n", "0", "-d", "0,64", "--socket", "/x",
         ])

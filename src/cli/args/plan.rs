@@ -7,13 +7,13 @@ use std::path::PathBuf;
 Examples:
   orinctl plan synthetic:tiny-llama:q8_0
   orinctl plan model.gguf --depth 4096
-      one token with 4096 before it
+      one token after 4096 others
   orinctl plan model.gguf --batch 8
       one token for each of 8 sequences
   orinctl plan model.gguf --prefill 512 --full
       every step of a prefill chunk
   orinctl plan model.gguf --profile orin-profile.json
-      with an estimate of the speed there")]
+      with an estimated speed on that machine")]
 pub(crate) struct Plan {
     /// GGUF file or synthetic:NAME
     pub(crate) model: String,
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     /// Tokens already in the context
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) depth: usize,
-    /// Estimate the speed on the Orin whose profile this is, as `orinctl first-contact` writes it
+    /// Estimate the speed on the Orin of this profile, written by `orinctl first-contact`
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Print every step of every layer

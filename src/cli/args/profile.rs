@@ -8,14 +8,14 @@ Examples:
   orinctl profile synthetic:qwen3-0.6b:q8_0
   orinctl profile model.gguf --depth 2048 --json
   orinctl profile model.gguf --prompt 256 -n 4
-      a chunk of a prompt instead of a token
+      a prompt chunk instead of a token
   orinctl profile model.gguf --backend nv --trace token.json
       open it in ui.perfetto.dev
   tegra-sim run -- orinctl profile synthetic:tiny-llama:q8_0 --backend nv
 
-Steps of the same kind in different layers are summed. Bytes are those of weights and KV cache; the \
-bandwidth is measured before and after, by the device itself. A GPU's launches are serialised to be \
-timed; the last line says how long they take without that. A simulated Orin has a clock of its own: \
+Steps of the same kind are summed over all layers. Bytes count weights and KV cache; the \
+device measures its bandwidth before and after. A GPU's launches are serialised to be \
+timed; the last line is the time without that. A simulated Orin has its own clock: \
 no bandwidth is measured there, and % of bandwidth is a dash.")]
 pub(crate) struct Profile {
     /// GGUF file or synthetic:NAME
@@ -32,13 +32,13 @@ pub(crate) struct Profile {
     /// Time a chunk of N prompt tokens
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4096))]
     pub(crate) prompt: Option<u32>,
-    /// The CPU's worker threads [default: the cores allowed]
+    /// Worker threads of the CPU device [default: the allowed cores]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<std::num::NonZeroUsize>,
-    /// The CPU's instruction set: amx, avx512, avx2, neon, scalar [default: the best one]
+    /// Instruction set of the CPU device: amx, avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(crate) cpu_isa: Option<String>,
-    /// Write the last token, or chunk, to a trace file that Perfetto and chrome://tracing open
+    /// Write the last token or chunk as a trace for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Print JSON

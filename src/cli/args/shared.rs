@@ -1,32 +1,32 @@
-//! What several subcommands take.
+//! Arguments that several subcommands share.
 
 use std::path::PathBuf;
 
-/// Where the daemon is.
+/// Address of the daemon.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "The daemon")]
 pub(crate) struct Connection {
-    /// Socket of the daemon [default: the daemon's own default]
+    /// Socket of the daemon [default: the daemon's default]
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Port of the daemon instead, here or on another machine; where it needs a token, $ORIND_TOKEN is
-    /// shown
+    /// TCP port of the daemon instead of its socket, on this machine or another; sends the API key
+    /// in $ORIND_TOKEN
     #[arg(long, global = true, value_name = "HOST:PORT", conflicts_with = "socket")]
     pub(crate) tcp: Option<String>,
-    /// File of the token for --tcp
+    /// File with the API key for --tcp
     #[arg(long, global = true, value_name = "FILE", requires = "tcp")]
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// Where records are.
+/// Path of the record file.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RecordsFile {
-    /// File of records [default: bench.jsonl in the state directory]
+    /// Record file [default: bench.jsonl in the state directory]
     #[arg(long = "records", value_name = "FILE")]
     pub(crate) records: Option<PathBuf>,
 }
 
-/// How the report is printed; a table for people when none is given.
+/// Output format of a report; a table if none is given.
 #[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Format {
@@ -41,19 +41,19 @@ pub(crate) struct Format {
     pub(crate) markdown: bool,
 }
 
-/// Which model, and how a private daemon loads it.
+/// Model to use, and options of a private daemon.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModelChoice {
     /// The model [default: the loaded one; synthetic:qwen3-0.6b:q8_0 in a private daemon]
     #[arg(short, long)]
     pub(crate) model: Option<String>,
-    /// Start a private daemon even when one listens on the socket
+    /// Start a private daemon even if another one listens on the socket
     #[arg(long)]
     pub(crate) private: bool,
     /// Device of a private daemon: auto, nv, cuda, cpu, reference
     #[arg(long, visible_alias = "device", value_name = "NAME")]
     pub(crate) backend: Option<String>,
-    /// Worker threads of a private daemon [default: the cores allowed]
+    /// Worker threads of a private daemon [default: the allowed cores]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Instruction set of a private daemon's CPU device: auto, amx, avx512, avx2, neon, scalar

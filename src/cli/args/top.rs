@@ -2,10 +2,10 @@
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// Print one view as text and exit; the default where there is no terminal
+    /// Print one view as text and exit; the default without a terminal
     #[arg(long)]
     pub(crate) once: bool,
-    /// Print a line of JSON twice a second, until Ctrl-C
+    /// Print a line of JSON twice a second until Ctrl-C
     #[arg(long, conflicts_with = "once")]
     pub(crate) json: bool,
     /// Stop after N lines

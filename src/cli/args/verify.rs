@@ -6,13 +6,13 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   orinctl verify
-      the records that bench --save made
+      the records of bench --save
   orinctl verify before.json
 
-Exit code: 0 when every number follows from its samples and nothing is missing, 1 when one does not or a \
-line is damaged, 2 when something is missing that another needs to measure it again.")]
+Exit code: 0 if every number follows from its samples and nothing is missing, 1 if one does not or a \
+line is damaged, 2 if a fact is missing that is needed to repeat the measurement.")]
 pub(crate) struct Verify {
-    /// File of records, or a report of bench --json [default: bench.jsonl in the state directory]
+    /// Record file, or a report of bench --json [default: bench.jsonl in the state directory]
     pub(crate) file: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

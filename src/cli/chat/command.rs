@@ -1,9 +1,9 @@
-//! The lines that are not meant for the model.
+//! Slash commands of `orinctl chat`.
 
-/// What a line asks the program for.
+/// A parsed slash command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// Shows what the model is told before all else, or sets it; `-` takes it away.
+    /// Shows or sets the system prompt; `-` removes it.
     System(Option<String>),
     Save(String),
     Load(String),
@@ -16,27 +16,24 @@ pub(super) enum Command {
     Quit,
 }
 
-/// Names, what stands behind them, and what they do.
+/// Name, argument and description of each command.
 pub(super) const COMMANDS: [(&str, &str, &str); 9] = [
-    ("/system", "[TEXT]", "show or set what the model is told before all else; - takes it away"),
+    ("/system", "[TEXT]", "show or set the system prompt; - removes it"),
     ("/save", "FILE", "write the conversation to a file"),
-    ("/load", "FILE", "go on with a conversation from a file"),
+    ("/load", "FILE", "continue a conversation from a file"),
     ("/model", "[NAME]", "show the model, or load another"),
     ("/tokens", "", "count the tokens of the conversation"),
-    ("/undo", "", "take back the last question and its answer"),
-    ("/clear", "", "begin again"),
+    ("/undo", "", "remove the last question and its answer"),
+    ("/clear", "", "clear the conversation"),
     ("/help", "", "show this"),
-    ("/quit", "", "leave; so does Ctrl-D"),
+    ("/quit", "", "quit (or Ctrl-D)"),
 ];
 
-/// Reads a line that begins with a slash.
-///
-/// # Errors
-/// What is wrong with it.
+/// Parses a line that begins with a slash; the error is a message for the user.
 pub(super) fn parse(line: &str) -> Result<Command, String> {
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = Some(rest.trim()).filter(|rest| !rest.is_empty()).map(str::to_owned);
-    let needed = || rest.clone().ok_or_else(|| format!("{name} needs the name of a file"));
+    let needed = || rest.clone().ok_or_else(|| format!("{name} needs a file name"));
     let command = match name {
         "/system" => return Ok(Command::System(rest)),
         "/model" => return Ok(Command::Model(rest)),
@@ -47,11 +44,11 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "/clear" => Command::Clear,
         "/help" => Command::Help,
         "/quit" => Command::Quit,
-        _ => return Err(format!("there is no command {name}; /help lists them")),
+        _ => return Err(format!("unknown command {name}; /help lists the commands")),
     };
     match rest {
         None => Ok(command),
-        Some(rest) => Err(format!("{name} takes nothing behind it, not `{rest}`")),
+        Some(rest) => Err(format!("{name} takes no argument, but got `{rest}`")),
     }
 }
 
@@ -60,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_read_and_others_are_told() {
+    fn commands_are_parsed_and_unknown_ones_rejected() {
         for (name, takes, _) in COMMANDS {
             assert_eq!(parse(name).is_ok(), !takes.starts_with('F'), "{name}");
             assert_eq!(parse(&format!("{name} a b")).is_ok(), !takes.is_empty(), "{name}");

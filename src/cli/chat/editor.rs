@@ -1,5 +1,5 @@
-//! The line that is being written: editing, history, several lines, completion of commands. Where standard input is
-//! no terminal, its lines as they are.
+//! Line editor of the chat: history, multi-line input, completion of commands. Without a terminal,
+//! standard input is read line by line.
 
 use std::path::PathBuf;
 
@@ -16,9 +16,9 @@ use rustyline::{Cmd, Context, EventHandler, Helper, KeyCode, KeyEvent, Modifiers
 use super::command::COMMANDS;
 use crate::error::Error;
 
-/// The file of lines that are remembered, in the state directory.
+/// History file in the state directory.
 const FILE: &str = "chat_history";
-/// How many.
+/// Maximum number of lines in the history.
 const HISTORY: usize = 1000;
 
 pub(super) struct Editor {
@@ -27,10 +27,10 @@ pub(super) struct Editor {
     _terminal: Option<Restored>,
 }
 
-/// What became of a line.
+/// Result of reading a line.
 pub(super) enum Line {
     Said(String),
-    /// Ctrl-C: what was written is dropped.
+    /// Ctrl-C: the line was discarded.
     Dropped,
     /// Ctrl-D, or the end of standard input.
     End,
@@ -44,17 +44,17 @@ impl Editor {
             .map_err(failed)?
             .build();
         let mut lines = rustyline::Editor::<Rules, _>::with_default(config).map_err(failed)?;
-        // What is typed before the terminal is in raw mode has its carriage returns as line feeds.
+        // Before the terminal is in raw mode, a typed carriage return arrives as a line feed.
         for alt_enter in [KeyEvent(KeyCode::Enter, Modifiers::ALT), KeyEvent::alt('\n')] {
             lines.bind_sequence(alt_enter, EventHandler::Simple(Cmd::Newline));
         }
         let history = config::client_state_dir(FILE).join(FILE);
-        // There is none the first time.
+        // The file does not exist on the first run.
         let _ = lines.load_history(&history);
         Ok(Self { lines, history, _terminal: Restored::of_input() })
     }
 
-    /// Waits for a line. Blocks.
+    /// Waits for a line; blocks the thread.
     pub(super) fn line(&mut self) -> Result<Line, Error> {
         match self.lines.readline("> ") {
             Ok(line) => {
@@ -67,7 +67,7 @@ impl Editor {
         }
     }
 
-    /// Keeps the history. A folder that cannot be written loses it, and nothing else.
+    /// Saves the history. If the folder is not writable, only the history is lost.
     pub(super) fn close(mut self) {
         if let Some(folder) = self.history.parent() {
             let _ = std::fs::create_dir_all(folder);
@@ -84,7 +84,7 @@ fn failed(error: ReadlineError) -> Error {
     Error::Setup { what: "reading lines from the terminal", source }
 }
 
-/// The settings of the terminal, given back when dropped: the program may end while a line is being written.
+/// Terminal settings, restored on drop because the program may end while a line is being edited.
 struct Restored(Termios);
 
 impl Restored {
@@ -99,24 +99,25 @@ impl Drop for Restored {
     }
 }
 
-/// When a message is complete, and what a command may be completed to.
+/// Decides when a message is complete, and completes commands.
 #[derive(Default)]
 struct Rules;
 
-/// Whether more lines belong to a message: it ends in a backslash, or within three backquotes.
-pub(super) fn goes_on(text: &str) -> bool {
+/// Returns whether a message continues on the next line: it ends in a backslash or has an open code
+/// fence.
+pub(super) fn is_incomplete(text: &str) -> bool {
     let fences = text.lines().filter(|line| line.trim_start().starts_with("```")).count();
     fences % 2 == 1 || text.ends_with('\\')
 }
 
-/// A message as it is meant: a backslash at the end of a line only joins it to the next.
-pub(super) fn joined(text: &str) -> String {
+/// Joins lines that end in a backslash to the next line.
+pub(super) fn join_lines(text: &str) -> String {
     text.replace("\\\n", "\n")
 }
 
 impl Validator for Rules {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        Ok(if goes_on(context.input()) {
+        Ok(if is_incomplete(context.input()) {
             ValidationResult::Incomplete
         } else {
             ValidationResult::Valid(None)
@@ -153,9 +154,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_goes_on_behind_a_backslash_and_within_a_fence() {
-        assert!(goes_on("a\\") && goes_on("look:\n```c\nint a;") && goes_on("```"));
-        assert!(!goes_on("a") && !goes_on("```\nx\n```\nwhat is it?") && !goes_on(""));
-        assert_eq!(joined("a\\\nb"), "a\nb");
+    fn messages_continue_after_a_backslash_or_inside_a_fence() {
+        assert!(
+            is_incomplete("a\\") && is_incomplete("look:\n```c\nint a;") && is_incomplete("```")
+        );
+        assert!(
+            !is_incomplete("a") && !is_incomplete("```\nx\n```\nwhat is it?") && !is_incomplete("")
+        );
+        assert_eq!(join_lines("a\\\nb"), "a\nb");
     }
 }

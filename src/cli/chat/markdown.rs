@@ -1,6 +1,7 @@
-//! Markdown for a terminal, as it streams: emphasis, code, headings and lists become colours and signs, and what is no
-//! markdown stays as it is. A piece of text may end anywhere: only a run of equal marks waits for the character behind
-//! it. Control characters are shown as U+FFFD: a model's text moves no cursor.
+//! Streaming Markdown renderer for a terminal: emphasis, code, headings and lists become colours
+//! and symbols; other text is unchanged. Input may be split anywhere: only a run of equal marks is
+//! buffered until the next character. Control characters become U+FFFD, so that a model cannot move
+//! the cursor.
 
 const RESET: &str = "\x1b[0m";
 const BOLD: &str = "\x1b[1m";
@@ -9,22 +10,22 @@ const ITALIC: &str = "\x1b[3m";
 const HEADING: &str = "\x1b[1;4m";
 const CODE: &str = "\x1b[36m";
 
-/// A text on its way to a terminal.
+/// Renderer state.
 #[derive(Debug, Default)]
 pub(super) struct Markdown {
-    /// Whether it becomes anything else at all.
+    /// True if Markdown is rendered at all.
     paints: bool,
-    /// A run of equal marks whose end is not known.
+    /// Run of equal marks that may continue.
     run: String,
-    /// Whether the line has begun with more than blanks.
+    /// True if the line contains more than blanks so far.
     begun: bool,
     heading: bool,
     bold: bool,
     italic: bool,
     code: bool,
-    /// Between lines of three backquotes.
+    /// Inside a fenced code block.
     fenced: bool,
-    /// The rest of a line that opens or closes such a block.
+    /// In the line that opens or closes a fenced code block.
     fence_line: bool,
 }
 
@@ -33,7 +34,7 @@ impl Markdown {
         Self { paints, ..Self::default() }
     }
 
-    /// What more of the text looks like.
+    /// Renders the next piece of text.
     pub(super) fn push(&mut self, text: &str) -> String {
         let mut out = String::new();
         for c in text.chars() {
@@ -47,7 +48,7 @@ impl Markdown {
         out
     }
 
-    /// What was held back, and the end of all colours.
+    /// Returns buffered text and resets all colours.
     pub(super) fn finish(&mut self) -> String {
         let mut out = String::new();
         self.end_run(None, &mut out);
@@ -74,7 +75,7 @@ impl Markdown {
             out.push(c);
             return;
         }
-        // What was not closed ends with its line.
+        // Styles that were not closed end with the line.
         let styled = !self.style().is_empty();
         (self.heading, self.bold, self.italic, self.code) = (false, false, false, false);
         (self.begun, self.fence_line) = (false, false);
@@ -85,7 +86,7 @@ impl Markdown {
         out.push_str(self.style());
     }
 
-    /// Marks are over: says what they mean, before `next`.
+    /// Ends a run of marks and applies its meaning, given the next character.
     fn end_run(&mut self, next: Option<char>, out: &mut String) {
         let run = std::mem::take(&mut self.run);
         let Some(mark) = run.chars().next() else { return };
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_mark_becomes() {
+    fn each_mark_has_its_style() {
         for (text, expected) in [
             ("plain", "plain"),
             ("a **b** c", "a [][1mb[] c"),
@@ -174,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_cut_of_a_text_looks_the_same(text in "[ab *`#\n-]{0,40}", at in 0usize..40) {
+        fn splitting_the_text_does_not_change_the_output(text in "[ab *`#\n-]{0,40}", at in 0usize..40) {
             let at = at.min(text.len());
             prop_assert_eq!(shown(&[&text]), shown(&[&text[..at], &text[at..]]));
         }

@@ -1,6 +1,6 @@
-//! `orinctl chat`: a conversation at the terminal. `editor` takes lines, `command` reads those that begin with a
-//! slash, `conversation` keeps what was said, `markdown` shows answers while they stream. Ctrl-C ends an answer, and
-//! the daemon's work for it; the program goes on.
+//! `orinctl chat`: a conversation in the terminal. `editor` reads lines, `command` parses slash
+//! commands, `conversation` stores the messages, `markdown` renders answers while they stream.
+//! Ctrl-C cancels the current answer in the daemon; the program continues.
 
 mod command;
 mod conversation;
@@ -20,7 +20,7 @@ use super::error::Error;
 use super::session::{self, Room, Session};
 use super::terminal::Terminal;
 use super::text;
-use super::took::Took;
+use super::usage::AnswerStats;
 use api::{ChatRequest, LoadRequest, StreamOptions, route};
 use command::{COMMANDS, Command};
 use conversation::Conversation;
@@ -33,7 +33,7 @@ struct Chat<'a> {
     args: &'a args::Chat,
     terminal: &'a Terminal,
     session: Session,
-    said: Conversation,
+    conversation: Conversation,
     interrupt: Signal,
 }
 
@@ -54,16 +54,16 @@ pub(super) async fn run(
         _ = terminate.recv() => return Err(Error::Interrupted),
     };
     let model = &session.model;
-    terminal.say(&format!("{} on {}; /help lists commands", model.id, model.device.name));
+    terminal.print_line(&format!("{} on {}; /help lists commands", model.id, model.device.name));
     if model.synthetic {
-        terminal.say(&format!("{} has random weights: the text means nothing", model.id));
+        terminal.print_line(&format!("{} has random weights: the text means nothing", model.id));
     }
-    let mut said = Conversation::default();
-    said.instruct(args.system.as_deref().unwrap_or_default());
-    let mut chat = Chat { args, terminal, session, said, interrupt };
+    let mut conversation = Conversation::default();
+    conversation.instruct(args.system.as_deref().unwrap_or_default());
+    let mut chat = Chat { args, terminal, session, conversation, interrupt };
     let mut editor = Editor::open()?;
     loop {
-        // Elsewhere, so that the daemon and signals are heard meanwhile.
+        // On a blocking thread, so that the daemon's answers and signals are handled meanwhile.
         let reading = tokio::task::spawn_blocking(move || {
             let line = editor.line();
             (editor, line)
@@ -78,7 +78,7 @@ pub(super) async fn run(
             _ = hangup.recv() => return Err(Error::Interrupted),
         };
         let line = match line {
-            Line::Said(line) => editor::joined(line.trim()),
+            Line::Said(line) => editor::join_lines(line.trim()),
             Line::Dropped => continue,
             Line::End => break,
         };
@@ -93,7 +93,7 @@ pub(super) async fn run(
         match done {
             Ok(true) => {}
             Ok(false) => break,
-            // Nobody reads.
+            // The reader of standard output is gone.
             Err(error) if error.is_broken_pipe() => return Err(error),
             Err(error) => terminal.error(&error),
         }
@@ -103,7 +103,7 @@ pub(super) async fn run(
 }
 
 impl Chat<'_> {
-    /// Does what a line asks for. False when that is to leave.
+    /// Handles an input line; returns false to quit.
     async fn take(&mut self, line: String) -> Result<bool, Error> {
         if !line.starts_with('/') {
             self.answer(line).await?;
@@ -111,59 +111,59 @@ impl Chat<'_> {
         }
         match command::parse(&line).map_err(Error::Usage)? {
             Command::System(None) => {
-                self.tell(self.said.instructions().unwrap_or("nothing is set"));
+                self.notify(self.conversation.instructions().unwrap_or("no system prompt"));
             }
             Command::System(Some(text)) => {
-                self.said.instruct(if text == "-" { "" } else { &text });
+                self.conversation.instruct(if text == "-" { "" } else { &text });
             }
             Command::Save(file) => {
-                self.said.save(Path::new(&file))?;
-                self.tell(&format!("{} turns written to {file}", self.said.turns()));
+                self.conversation.save(Path::new(&file))?;
+                self.notify(&format!("{} turns written to {file}", self.conversation.turns()));
             }
             Command::Load(file) => {
-                self.said = Conversation::read(Path::new(&file))?;
-                self.tell(&format!("{} turns read from {file}", self.said.turns()));
+                self.conversation = Conversation::read(Path::new(&file))?;
+                self.notify(&format!("{} turns read from {file}", self.conversation.turns()));
             }
             Command::Model(None) => {
                 let model = &self.session.model;
-                self.tell(&format!("{}, {} tokens of room", model.id, model.context));
+                self.notify(&format!("{}, context of {} tokens", model.id, model.context));
             }
             Command::Model(Some(name)) => self.load(&name).await?,
             Command::Tokens => self.count().await?,
-            Command::Undo => match self.said.undo() {
-                Some(asked) => self.tell(&format!("taken back: {asked}")),
-                None => self.tell("nothing was asked yet"),
+            Command::Undo => match self.conversation.undo() {
+                Some(asked) => self.notify(&format!("removed: {asked}")),
+                None => self.notify("no question yet"),
             },
-            Command::Clear => self.said.clear(),
+            Command::Clear => self.conversation.clear(),
             Command::Help => self.help(),
             Command::Quit => return Ok(false),
         }
         Ok(true)
     }
 
-    fn tell(&self, line: &str) {
-        self.terminal.say(line);
+    fn notify(&self, line: &str) {
+        self.terminal.print_line(line);
     }
 
     fn help(&self) {
         let rows =
             COMMANDS.map(|(name, takes, does)| [name, takes, does].map(str::to_owned).to_vec());
-        self.tell(text::columns(&rows, &[]).trim_end());
-        self.tell(
-            "A line goes on behind \\, within ```, and after Alt-Enter. Ctrl-C ends an answer.",
+        self.notify(text::columns(&rows, &[]).trim_end());
+        self.notify(
+            "A message continues after \\, inside ```, and after Alt-Enter. Ctrl-C stops an answer.",
         );
     }
 
-    /// Asks, shows the answer as it comes, and keeps both; of an answer that is ended what there is of it. What
-    /// was not answered at all is not kept.
+    /// Sends the question, prints the answer while it streams, and stores both. A stopped answer is
+    /// stored as far as it came; a question without an answer is not stored.
     async fn answer(&mut self, question: String) -> Result<(), Error> {
-        self.said.ask(question);
+        self.conversation.ask(question);
         let mut whole = String::new();
         let answered = self.stream(&mut whole).await;
         if whole.is_empty() {
-            self.said.undo();
+            self.conversation.undo();
         } else {
-            self.said.answer(whole);
+            self.conversation.answer(whole);
         }
         answered
     }
@@ -171,7 +171,7 @@ impl Chat<'_> {
     async fn stream(&mut self, whole: &mut String) -> Result<(), Error> {
         let request = ChatRequest {
             model: self.session.named(),
-            messages: self.said.messages(),
+            messages: self.conversation.messages(),
             max_completion_tokens: self.args.max_tokens,
             temperature: self.args.temp,
             top_k: self.args.top_k,
@@ -180,10 +180,10 @@ impl Chat<'_> {
             stream_options: Some(StreamOptions { include_usage: true }),
             ..ChatRequest::default()
         };
-        // What came too late for the answer before is not meant for this one.
+        // Discard an interrupt that arrived after the previous answer had ended.
         while self.interrupt.recv().now_or_never().flatten().is_some() {}
         let begin = Instant::now();
-        let mut took = Took::default();
+        let mut stats = AnswerStats::default();
         let mut markdown = Markdown::new(self.terminal.paints());
         let mut thinks = false;
         let mut ends_with_line_feed = true;
@@ -191,7 +191,7 @@ impl Chat<'_> {
         let mut stream = tokio::select! {
             stream = self.session.client.chat(&request) => stream?,
             _ = self.interrupt.recv() => {
-                self.tell("interrupted");
+                self.notify("interrupted");
                 return Ok(());
             }
         };
@@ -204,7 +204,7 @@ impl Chat<'_> {
                 }
             };
             let Some(part) = part? else { break };
-            took.add(part.usage, part.timings);
+            stats.add(part.usage, part.timings);
             for delta in part.choices.into_iter().map(|choice| choice.delta) {
                 let mut shown = String::new();
                 if let Some(thought) = delta.reasoning_content {
@@ -222,7 +222,7 @@ impl Chat<'_> {
                 }
             }
         }
-        // The daemon works for nobody any more.
+        // Dropping the stream cancels the request in the daemon.
         drop(stream);
         let mut rest = self.think(false, &mut thinks) + &markdown.finish();
         if !ends_with_line_feed {
@@ -230,14 +230,14 @@ impl Chat<'_> {
         }
         text::print(&rest)?;
         if interrupted {
-            self.tell("interrupted");
+            self.notify("interrupted");
         } else {
-            self.tell(&took.line(begin));
+            self.notify(&stats.line(begin));
         }
         Ok(())
     }
 
-    /// What is to be printed where thoughts begin or end.
+    /// Returns the escape codes to print where reasoning text begins or ends.
     fn think(&self, now: bool, thinks: &mut bool) -> String {
         let was = std::mem::replace(thinks, now);
         let (begin, end) = if self.terminal.paints() { THOUGHTS } else { ("", "") };
@@ -256,28 +256,28 @@ impl Chat<'_> {
         let (model, _) = tokio::select! {
             loaded = load => loaded?,
             _ = self.interrupt.recv() => {
-                self.tell("the load goes on; /model shows the model from before");
+                self.notify("the load continues; until then the previous model is used");
                 return Ok(());
             }
         };
         self.session.model = model;
-        self.tell(&format!("{} is loaded", self.session.model.id));
+        self.notify(&format!("{} is loaded", self.session.model.id));
         Ok(())
     }
 
     async fn count(&self) -> Result<(), Error> {
-        /// A conversation's length, by Anthropic's route.
+        /// Length of a conversation, from Anthropic's token counting route.
         #[derive(Deserialize)]
         struct Count {
             input_tokens: u64,
         }
-        if self.said.turns() == 0 {
-            self.tell("nothing was asked yet");
+        if self.conversation.turns() == 0 {
+            self.notify("no question yet");
             return Ok(());
         }
-        let request = json!({"messages": self.said.messages()});
+        let request = json!({"messages": self.conversation.messages()});
         let Count { input_tokens } = self.session.client.ask(route::COUNT_TOKENS, &request).await?;
-        self.tell(&format!("{input_tokens} of {} tokens", self.session.model.context));
+        self.notify(&format!("{input_tokens} of {} tokens", self.session.model.context));
         Ok(())
     }
 }

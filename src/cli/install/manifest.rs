@@ -1,20 +1,20 @@
-//! What an installation has put where: the list by which it is undone.
+//! List of the files that an installation created, from which `uninstall` removes them.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// Paths as they are on the installed system, whatever directory it is staged in.
+/// Paths as on the installed system, independent of a staging directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Manifest {
     pub(super) files: BTreeSet<PathBuf>,
-    /// Directories that were not there before.
+    /// Directories that the installation created.
     pub(super) directories: BTreeSet<PathBuf>,
 }
 
 impl Manifest {
     pub(super) fn to_text(&self) -> String {
         let mut text =
-            "# What orinctl install has put here; orinctl uninstall reads it.\n".to_owned();
+            "# Files created by orinctl install; orinctl uninstall reads this list.\n".to_owned();
         for (kind, paths) in [("file", &self.files), ("directory", &self.directories)] {
             for path in paths {
                 text.push_str(&format!("{kind} {}\n", path.display()));
@@ -23,7 +23,8 @@ impl Manifest {
         text
     }
 
-    /// Reads a list. Nothing outside `roofs` may be in it: it decides what is deleted.
+    /// Parses a manifest. Every path must be below one of `roofs`, because the manifest decides
+    /// what is deleted.
     pub(super) fn parse(text: &str, roofs: &[&Path]) -> Result<Self, String> {
         let mut manifest = Self::default();
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_back() {
+    fn manifests_round_trip() {
         let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
         let manifest = Manifest {
             files: paths(&["/usr/local/bin/orind", "/etc/orind/orind.toml"]),
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_reaches_elsewhere_is_refused() {
+    fn paths_outside_the_prefix_are_rejected() {
         let roofs = [Path::new("/opt/o"), Path::new("/etc/orind")];
         for line in [
             "file /etc/passwd",

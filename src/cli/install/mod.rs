@@ -1,7 +1,9 @@
-//! `orinctl install` and `uninstall`: the programs and the service on a distribution without packages.
-//! Actions are printed before they are done. What was put where is written down in a manifest, and `uninstall`
-//! removes exactly that; models, caches and a changed configuration stay unless `--purge` says otherwise.
+//! `orinctl install` and `uninstall`: the programs and the service on a distribution without
+//! packages. Every action is printed first. A manifest lists the created files, and `uninstall`
+//! removes exactly those; models, caches and a changed configuration stay unless `--purge` is
+//! given.
 
+pub(super) mod error;
 mod manifest;
 
 use std::fs;
@@ -10,21 +12,22 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use self::error::Error;
 use self::manifest::Manifest;
-use super::{args, pages};
+use super::{args, manual};
 
-/// The configuration's place, which systemd's unit names.
+/// Path of the configuration, as in the systemd unit.
 const CONFIG: &str = "/etc/orind/orind.toml";
-/// The configuration that is put there when there is none: every key, commented out.
+/// Configuration that is installed if there is none: every key, commented out.
 const DEFAULT_CONFIG: &str = include_str!("../../../docs/orind.toml");
-/// What belongs to the owner.
+/// Directories that belong to the owner of the machine.
 const STATE: [&str; 3] = ["/etc/orind", "/var/lib/orind", "/var/cache/orind"];
-/// The manifest's place below the prefix.
+/// Path of the manifest below the prefix.
 const MANIFEST: &str = "share/orind/installed";
-/// The program's place that the unit is written for.
+/// Path of the program in the unit file.
 const UNIT_PROGRAM: &str = "/usr/bin/orind";
 
-/// Texts that are installed, by their place below the prefix.
+/// Installed text files, by path below the prefix.
 const TEXTS: [(&str, &str); 7] = [
     ("lib/systemd/system/orind.service", include_str!("../../../systemd/orind.service")),
     ("lib/systemd/system/orind.socket", include_str!("../../../systemd/orind.socket")),
@@ -35,44 +38,18 @@ const TEXTS: [(&str, &str); 7] = [
     ("share/orind/drop-ins/tcp.conf", include_str!("../../../systemd/drop-ins/tcp.conf")),
 ];
 
-/// Programs that are installed into `bin`, from where this one lies.
+/// Programs copied to `bin` from the directory of the running one.
 const PROGRAMS: [&str; 2] = ["orind", "orinctl"];
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
-    #[error("the prefix {} is not an absolute path of letters, digits and `/._+-`", .0.display())]
-    Prefix(PathBuf),
-    #[error(
-        "{} is not there; both programs are installed from one directory, and \
-         `cargo build --release` makes both",
-        .0.display()
-    )]
-    Program(PathBuf),
-    #[error("nothing is installed below {}: there is no {}", prefix.display(), manifest.display())]
-    NotInstalled { prefix: PathBuf, manifest: PathBuf },
-    #[error("{} has a line that no installation writes: {line}", manifest.display())]
-    Manifest { manifest: PathBuf, line: String },
-    #[error("cannot {what} {}: {source}", path.display())]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
-}
-
-impl Error {
-    pub(super) fn hint(&self) -> Option<String> {
-        let Self::Io { source, .. } = self else { return None };
-        let denied = source.kind() == io::ErrorKind::PermissionDenied;
-        denied.then(|| "run it as root (sudo), or stage it with --root DIR".into())
-    }
-}
 
 fn refused(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io { what, path, source }
 }
 
-/// Where it goes, and whether anything is done at all.
+/// Destination of the installation, and whether it is a dry run.
 struct Site<'a> {
     prefix: &'a Path,
-    /// The directory that stands for `/`.
+    /// Directory that replaces `/`.
     root: &'a Path,
     dry: bool,
 }
@@ -91,7 +68,7 @@ impl<'a> Site<'a> {
         Ok(Self { prefix, root, dry: place.dry_run })
     }
 
-    /// Where a path of the installed system lies now.
+    /// Maps a path of the installed system to its current location.
     fn here(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -112,9 +89,9 @@ impl<'a> Site<'a> {
             .map_err(|line| Error::Manifest { manifest: path, line })
     }
 
-    /// Prints an action, and says whether to do it.
+    /// Prints an action and returns whether to perform it.
     fn act(&self, action: &str, what: &Path) -> bool {
-        say(&format!("{action} {}", what.display()));
+        report(&format!("{action} {}", what.display()));
         !self.dry
     }
 
@@ -128,7 +105,7 @@ impl<'a> Site<'a> {
         Ok(())
     }
 
-    /// Puts a file in place whole or not at all, over a running program too.
+    /// Writes a file atomically, even over a running program.
     fn put(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
         if self.act("install", path) {
             let here = self.here(path);
@@ -151,13 +128,13 @@ impl<'a> Site<'a> {
         Ok(())
     }
 
-    /// Tells the system; where it cannot be told, the installation is sound all the same.
+    /// Runs a system command. The installation stays valid if the command fails.
     fn run(&self, program: &str, arguments: &[&str]) {
         let line = format!("{program} {}", arguments.join(" "));
         if self.root != Path::new("/") {
-            return say(&format!("later   {line}"));
+            return report(&format!("later   {line}"));
         }
-        say(&format!("run     {line}"));
+        report(&format!("run     {line}"));
         if self.dry {
             return;
         }
@@ -166,12 +143,12 @@ impl<'a> Site<'a> {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
         };
-        say(&format!("        it did not work ({failure}); run it by hand"));
+        report(&format!("        failed ({failure}); run it by hand"));
     }
 }
 
-/// A line of the report. A reader that went away is no reason to stop half-way.
-fn say(line: &str) {
+/// Prints a line of the report. A closed standard output does not stop the installation.
+fn report(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
@@ -193,16 +170,16 @@ pub(super) fn install(place: &args::Place) -> Result<(), Error> {
         let text = text.replace(UNIT_PROGRAM, &program);
         files.push((site.below(place), text.into_bytes(), 0o644));
     }
-    for (shell, place) in pages::COMPLETIONS {
-        files.push((site.below(place), pages::completion(shell), 0o644));
+    for (shell, place) in manual::COMPLETIONS {
+        files.push((site.below(place), manual::completion(shell), 0o644));
     }
-    let manual = site.below(pages::MANUAL);
-    for (name, page) in pages::manual().map_err(refused("make the manual", &manual))? {
+    let manual = site.below(manual::MANUAL);
+    for (name, page) in manual::manual().map_err(refused("generate the man pages of", &manual))? {
         files.push((manual.join(name), page, 0o644));
     }
     let config = Path::new(CONFIG);
     if site.here(config).exists() {
-        say(&format!("keep    {CONFIG}"));
+        report(&format!("keep    {CONFIG}"));
     } else {
         files.push((config.to_owned(), DEFAULT_CONFIG.as_bytes().to_vec(), 0o644));
     }
@@ -228,7 +205,7 @@ pub(super) fn install(place: &args::Place) -> Result<(), Error> {
     }
     let ours = |path: &&PathBuf| path.starts_with(site.prefix) || path.starts_with(STATE[0]);
     manifest.directories.extend(missing.iter().filter(ours).cloned());
-    // First of all, so that whatever happens can be undone.
+    // Write the manifest first, so that any failure can be undone.
     site.put(&list, manifest.to_text().as_bytes(), 0o644)?;
     for (path, bytes, mode) in &files {
         site.put(path, bytes, *mode)?;
@@ -244,12 +221,12 @@ pub(super) fn install(place: &args::Place) -> Result<(), Error> {
     site.run("systemctl", &["daemon-reload"]);
     let unit = match site.prefix.to_str() {
         Some("/usr" | "/usr/local") => "orind.socket orind.service".to_owned(),
-        // Where systemd does not look by itself.
+        // systemd does not search this prefix by itself.
         _ => format!("{} {}", place(TEXTS[1].0), place(TEXTS[0].0)),
     };
-    say(&format!(
+    report(&format!(
         "\nNext: set `model` in {CONFIG}, then `systemctl enable --now {unit}`.\n\
-         Who may use it: `usermod -aG orind USER`. After an update: `systemctl restart orind`."
+         To let a user connect: `usermod -aG orind USER`. After an update: `systemctl restart orind`."
     ));
     Ok(())
 }
@@ -267,7 +244,7 @@ pub(super) fn uninstall(uninstall: &args::Uninstall) -> Result<(), Error> {
         let here = site.here(file);
         let changed = || fs::read(&here).is_ok_and(|text| text != DEFAULT_CONFIG.as_bytes());
         if file == config && !uninstall.purge && changed() {
-            say(&format!("keep    {CONFIG}, which was changed"));
+            report(&format!("keep    {CONFIG}, which was modified"));
             continue;
         }
         site.remove(file)?;
@@ -281,7 +258,7 @@ pub(super) fn uninstall(uninstall: &args::Uninstall) -> Result<(), Error> {
             }
         }
     }
-    // Inner ones first. What others have put something into stays.
+    // Inner directories first. A directory that contains other files stays.
     for directory in manifest.directories.iter().rev() {
         let here = site.here(directory);
         let empty = fs::read_dir(&here).is_ok_and(|mut entries| entries.next().is_none());
@@ -291,8 +268,8 @@ pub(super) fn uninstall(uninstall: &args::Uninstall) -> Result<(), Error> {
     }
     site.run("systemctl", &["daemon-reload"]);
     if !uninstall.purge {
-        say("\nModels, caches and a changed configuration stay: --purge removes them.");
+        report("\nModels, caches and a changed configuration stay: --purge removes them.");
     }
-    say("The user and the group `orind` stay: `userdel orind` removes them.");
+    report("The user and the group `orind` stay: `userdel orind` removes them.");
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! `orinctl profile`: the steps of a decoded token on a device, each against the memory bandwidth, or of
-//! a chunk of a prompt, each with its operations. Works on the file alone. `trace` writes one execution
-//! down for Perfetto.
+//! `orinctl profile`: times the steps of a decoded token against the memory bandwidth, or of a
+//! prompt chunk with their operations. Needs only the model file. `trace` writes one execution for
+//! Perfetto.
 
 mod trace;
 
@@ -24,17 +24,17 @@ use plan::{Bucket, Class, Outputs, Plan, fuse};
 use tegra_probe::runner;
 use trace::Trace;
 
-/// Tokens decoded before the clock starts.
+/// Tokens decoded before timing starts.
 const WARM_UP: u32 = 4;
 
-/// Most positions that a profile may reach.
+/// Maximum number of positions of a profile.
 const CONTEXT: usize = 1 << 20;
 
 pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error> {
     let tokens = args.prompt.unwrap_or(args.tokens.max(WARM_UP) + 1);
     let context = args.depth.saturating_add(tokens as usize);
     if context > CONTEXT {
-        return Err(Error::Usage(format!("{context} positions, at most {CONTEXT} are possible")));
+        return Err(Error::Usage(format!("{context} positions, at most {CONTEXT} are supported")));
     }
     let device = chosen(&args.backend, args.threads, args.cpu_isa.as_deref())?;
     let model = open(&args.model, terminal)?;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
     });
     let plan = fuse(&model.plan(layout, bucket)?, device.fusions());
     let (mut instance, prepared) = load(&model, layout, &plan, &*device, terminal)?;
-    // A simulated GPU has a clock of its own: there the host's says nothing about bandwidth.
+    // A simulated GPU has its own clock, so the host's clock cannot measure bandwidth.
     let simulated = device.info().name == "nv" && runner::this_machine().simulated;
     let mut meter = match simulated {
         true => None,
@@ -61,7 +61,7 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
         profiles.clear();
         for i in 0..count {
             live.set(u64::from(i), u64::from(count), what);
-            // A chunk starts at the same place each time, a token one further.
+            // A chunk always starts at the same position, a token one further each time.
             let depth = args.depth + if args.prompt.is_some() { 0 } else { i as usize };
             begin(&mut *instance, &plan, prepared, depth)?;
             profiles.push(instance.profile(prepared)?);
@@ -82,7 +82,7 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
     text::show(&document, args.json, Document::table)
 }
 
-/// The model in memory, and its plan ready to run.
+/// Loads the model and prepares its plan.
 fn load(
     model: &Model,
     layout: KvLayout,
@@ -108,7 +108,7 @@ fn load(
     Ok((instance, prepared))
 }
 
-/// Greedy decode or a chunk of a prompt, `depth` tokens being there.
+/// Prepares greedy decode or a prompt chunk after `depth` tokens.
 fn begin(
     instance: &mut dyn Instance,
     plan: &Plan,
@@ -134,7 +134,7 @@ fn begin(
     Ok(())
 }
 
-/// `--json`.
+/// Output of `--json`.
 #[derive(Debug, Serialize)]
 struct Document {
     model: String,
@@ -142,39 +142,40 @@ struct Document {
     device: String,
     depth: usize,
     tokens: u32,
-    /// Tokens of the chunk that was timed instead of a token.
+    /// Length of the timed prompt chunk; `None` if a token was timed.
     prompt: Option<u32>,
-    /// Bytes per second that the device reads, best of the passes before and after; 0 where not measured.
+    /// Read bandwidth of the device in bytes per second, the best of the passes before and after; 0
+    /// if not measured.
     bandwidth: f64,
-    /// Of one token or chunk, part by part.
+    /// Seconds of one token or chunk, summed over its parts.
     seconds: f64,
-    /// Whether the parts were serialised to be timed.
+    /// True if the parts were serialised to be timed.
     serialised: bool,
-    /// Of one token or chunk without timing its parts.
+    /// Seconds of one token or chunk without timing its parts.
     whole_seconds: f64,
     steps: Vec<Line>,
 }
 
-/// Steps of one kind, of all layers together, in one token or chunk.
+/// Steps of one kind, summed over all layers, in one token or chunk.
 #[derive(Debug, Default, Serialize)]
 struct Line {
     step: String,
     op: String,
     count: usize,
-    /// Weights and KV cache that they read and write.
+    /// Bytes of weights and KV cache that the steps read and write.
     bytes: u64,
     operations: u64,
     seconds: f64,
-    /// What it became on the device.
+    /// Kernels that the steps were lowered to.
     kernels: BTreeMap<String, Kernel>,
     bytes_per_second: f64,
     operations_per_second: f64,
-    /// None without a bandwidth.
+    /// `None` without a bandwidth.
     of_bandwidth: Option<f64>,
     of_token: f64,
 }
 
-/// Launches of one kernel, or executions of one stage, in a line's steps.
+/// Launches of one kernel, or calls of one CPU kernel, in the steps of a line.
 #[derive(Debug, Default, Serialize)]
 struct Kernel {
     count: usize,
@@ -293,7 +294,7 @@ impl Document {
             let _ = write!(out, "\n{time:.2} ms a token: {bytes} at {:.1} GB/s", speed / 1e9);
             if self.bandwidth > 0.0 {
                 let (part, measured) = (100.0 * speed / self.bandwidth, self.bandwidth / 1e9);
-                let _ = write!(out, ", {part:.0} % of the {measured:.1} GB/s that were measured");
+                let _ = write!(out, ", {part:.0} % of the measured {measured:.1} GB/s");
             }
             out.push('\n');
         }

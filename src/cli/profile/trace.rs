@@ -1,6 +1,6 @@
-//! One execution as a trace file in the Trace Event Format, which ui.perfetto.dev and `chrome://tracing` open:
-//! a track of the plan's steps above one of what they became. Only durations were measured: parts are laid end
-//! to end in the order in which they ran.
+//! Writes one execution in the Trace Event Format for ui.perfetto.dev and `chrome://tracing`: a
+//! track of plan steps above a track of their kernels. Only durations are measured, so events are
+//! placed end to end in execution order.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub(super) struct Trace {
     events: Vec<Event>,
 }
 
-/// One event. Times are in microseconds.
+/// One event; times in microseconds.
 #[derive(Debug, Default, Serialize)]
 struct Event {
     name: String,
@@ -42,12 +42,12 @@ struct Event {
 }
 
 impl Trace {
-    /// The execution's trace; `what` was executed, and on which device.
+    /// Creates the trace of an execution; `what` names the model and device.
     pub(super) fn new(what: &str, plan: &Plan, profile: &Profile) -> Self {
         let mut events = vec![
             Event::name("process_name", STEPS, what),
             Event::name("thread_name", STEPS, "steps"),
-            Event::name("thread_name", PARTS, "kernels and stages"),
+            Event::name("thread_name", PARTS, "kernels"),
         ];
         let mut at = 0;
         for parts in profile.timings.chunk_by(|a, b| a.step == b.step) {
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Two steps, the second of two launches.
+    /// Two steps, the second with two launches.
     fn trace() -> Value {
         let mut g = Graph::new();
         let x = g.source(Class::Mailbox, "x", DType::F32, &[1, 8]).unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_both_tracks_lie_end_to_end_and_add_up() {
+    fn slices_of_both_tracks_are_contiguous_and_add_up() {
         let trace = trace();
         let events = trace["traceEvents"].as_array().unwrap();
         let track = |tid: u32| -> Vec<(&str, f64, f64)> {
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(trace["otherData"]["serialised"], true);
     }
 
-    /// What the Trace Event Format asks for: a phase, a process and a track everywhere, begin and
+    /// Requirements of the Trace Event Format: phase, process and track in every event, begin and
     /// duration of slices, names of tracks in `args`.
     #[test]
     fn every_event_has_the_fields_of_its_phase() {

@@ -1,7 +1,7 @@
-//! `orinctl sweep`: every combination of models, types, threads and the rest, measured in rounds, into one file
-//! that the same command goes on with.
+//! `orinctl sweep`: measures every combination of models, types, threads and other axes in rounds,
+//! into a file from which the same command resumes.
 
-mod crowd;
+mod contention;
 mod weights;
 
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use analysis::sweep::{Found, Log, Point, Setting, Sweep, Weights, csv, markdown,
 use api::LoadRequest;
 use api::client::private::{self, Private};
 use bench::{Kind, Machine, Progress, Report, Spec, Test};
-use crowd::{Crowd, Quota};
+use contention::{CpuQuota, SpinningThreads};
 use device::tune::report::Mode;
 
-/// The tuning parameter behind `--threads-per-row`.
+/// Tuning parameter of `--threads-per-row`.
 const THREADS_PER_ROW: &str = "threads_per_row";
 
 pub(super) async fn run(
@@ -31,8 +31,8 @@ pub(super) async fn run(
 ) -> Result<(), Error> {
     let tests = tests(args)?;
     if args.quotas.iter().any(|&quota| quota < 100) {
-        // Before hours of measuring.
-        Quota::of(99).map_err(Error::Usage)?;
+        // Fail before hours of measuring.
+        CpuQuota::of(99).map_err(Error::Usage)?;
     }
     let weights = weights::all(args, terminal, &interrupted).await?;
     let sweep = sweep(args, tests, weights);
@@ -43,17 +43,17 @@ pub(super) async fn run(
     let log = Log::open(&path, sweep)?;
     if log.dropped > 0 {
         let dropped = log.dropped;
-        terminal.say(&format!(
-            "{}: a last line of {dropped} bytes without an end is dropped",
+        terminal.print_line(&format!(
+            "{}: dropped an incomplete last line of {dropped} bytes",
             path.display()
         ));
     }
-    let mut course = Course { args, terminal, log, live: terminal.steps() };
+    let mut course = SweepRun { args, terminal, log, live: terminal.steps() };
     let done = tokio::select! {
         done = course.all() => done,
         () = interrupted.notified() => Err(Error::Interrupted),
     };
-    let Course { log, live, .. } = course;
+    let SweepRun { log, live, .. } = course;
     drop(live);
     let stopped = matches!(done, Err(Error::Interrupted));
     if !stopped {
@@ -103,7 +103,7 @@ fn sweep(args: &args::Sweep, tests: Vec<Test>, weights: Vec<Weights>) -> Sweep {
     }
 }
 
-/// What was asked for, each once; one that leaves it open where nothing was.
+/// Distinct values of an option; a single `None` if the option is absent.
 fn axis<T: Copy + PartialEq>(values: &[T]) -> Vec<Option<T>> {
     let values: Vec<Option<T>> = distinct(values).into_iter().map(Some).collect();
     if values.is_empty() { vec![None] } else { values }
@@ -119,7 +119,7 @@ fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
     distinct
 }
 
-/// A file of its own for each sweep, so that the same command finds its own again.
+/// Returns a file per sweep, so that the same command finds its own file again.
 fn default_file(sweep: &Sweep) -> Result<std::path::PathBuf, Error> {
     let whole = serde_json::to_vec(sweep).map_err(std::io::Error::from)?;
     let hash: String = Sha256::digest(whole).iter().take(6).map(|b| format!("{b:02x}")).collect();
@@ -127,15 +127,15 @@ fn default_file(sweep: &Sweep) -> Result<std::path::PathBuf, Error> {
     Ok(config::client_state_dir(&name).join(name))
 }
 
-/// The measuring itself.
-struct Course<'a> {
+/// State of a running sweep.
+struct SweepRun<'a> {
     args: &'a args::Sweep,
     terminal: &'a Terminal,
     log: Log,
     live: Live,
 }
 
-impl Course<'_> {
+impl SweepRun<'_> {
     async fn all(&mut self) -> Result<(), Error> {
         let sweep = self.log.sweep().clone();
         let points = sweep.points();
@@ -146,13 +146,11 @@ impl Course<'_> {
         let line = match done {
             0 => format!("{total} measurements, into {file}"),
             done if done == total => {
-                format!(
-                    "all {total} measurements are in {file}; with another --out they are made anew"
-                )
+                format!("all {total} measurements are in {file}; use another --out to repeat them")
             }
-            done => format!("{done} of {total} measurements are in {file}: going on"),
+            done => format!("{done} of {total} measurements are in {file}: continuing"),
         };
-        self.live.say(self.terminal, &line);
+        self.live.print_line(self.terminal, &line);
         for round in 1..=self.args.rounds {
             for (setting, weights, mut tests) in sweep.round(round) {
                 let point = |test| Point { setting: setting.clone(), test };
@@ -166,7 +164,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Measures tests in a daemon of their own.
+    /// Measures the tests of a setting in their own daemon.
     async fn setting(
         &mut self,
         sweep: &Sweep,
@@ -178,10 +176,10 @@ impl Course<'_> {
         let where_ = label(sweep, setting);
         let rounds = self.args.rounds;
         self.live.set(*done, total, format!("round {round}/{rounds}: {where_} loading"));
-        // Dropped after the daemon in it. A group competes as one with all outside: where one daemon is in a group
-        // all are, so that they differ in the quota alone.
+        // Dropped after its daemon. A control group competes as a whole with everything outside, so
+        // either all daemons run in a group or none, and they differ only in the quota.
         let grouped = sweep.quotas != [100];
-        let quota = grouped.then(|| Quota::of(setting.quota)).transpose();
+        let quota = grouped.then(|| CpuQuota::of(setting.quota)).transpose();
         let quota = quota.map_err(Error::Usage)?;
         let mut private = Private::start(private::OWN.as_ref()).await?;
         if let Some(quota) = &quota {
@@ -195,7 +193,7 @@ impl Course<'_> {
             context: Some(sweep.context()),
             threads: setting.threads,
             cpu_isa: self.args.cpu_isa.clone(),
-            // What is remembered would be compared with what is forced.
+            // Stored tuning choices would be compared with forced ones.
             tune: force.is_some().then_some(Mode::Off),
             force: force.into_iter().collect(),
             ..LoadRequest::default()
@@ -203,12 +201,12 @@ impl Course<'_> {
         let (model, _) = session::load_in(&mut private, &request, self.terminal).await?;
         if let Some(value) = setting.threads_per_row.filter(|_| model.tuning.possible == 0) {
             return Err(Error::Usage(format!(
-                "--threads-per-row {value}: no kernel of {} takes it for {}; GPUs have it, with 8, 16, 32 or 64; \
-                 leave it out, or choose another device by --backend",
+                "--threads-per-row {value}: no kernel of {} supports it for {}; GPUs support 8, 16, 32 or 64; \
+                 omit it, or choose another device with --backend",
                 model.device.description, model.id
             )));
         }
-        let crowd = Crowd::of(setting.neighbours);
+        let spinning = SpinningThreads::of(setting.neighbours);
         for &test in tests {
             self.live.set(*done, total, format!("round {round}/{rounds}: {where_} {test}"));
             let report: Report =
@@ -216,17 +214,17 @@ impl Course<'_> {
             let point = Point { setting: setting.clone(), test };
             if let Some(why) = report.invalid.first() {
                 let line = format!("round {round}: {where_} {test} is INVALID: {why}");
-                self.live.say(self.terminal, &line);
+                self.live.print_line(self.terminal, &line);
             }
             self.log.add(round, point, report)?;
             *done += 1;
         }
-        drop(crowd);
+        drop(spinning);
         Ok(())
     }
 }
 
-/// One test, once, after one untimed run.
+/// Spec of one test, run once after one untimed run.
 fn spec(sweep: &Sweep, test: Test, round: u32) -> Spec {
     let (prompts, generate) = match test.kind {
         Kind::Prefill => (vec![test.tokens], Vec::new()),
@@ -244,7 +242,7 @@ fn spec(sweep: &Sweep, test: Test, round: u32) -> Spec {
     }
 }
 
-/// What is varied, for the line that shows how far it is.
+/// Describes the setting for the progress line.
 fn label(sweep: &Sweep, setting: &Setting) -> String {
     let mut parts = Vec::new();
     if sweep.weights.len() > 1 {

@@ -1,4 +1,5 @@
-//! The models of a sweep, each in each type: a synthetic one by its name, a file quantised into the cache.
+//! Models of a sweep in each weight type: a synthetic model by its name, a file quantised into the
+//! cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use model::mix::{self, Mix};
 use model::quantise::{self, Conversion};
 use model::synthetic;
 
-/// Every model in every type, made where it is not there.
+/// Returns every model in every type, quantising those that are missing.
 pub(super) async fn all(
     args: &args::Sweep,
     terminal: &Terminal,
@@ -42,7 +43,7 @@ pub(super) async fn all(
     Ok(all)
 }
 
-/// A synthetic model's name in another type.
+/// Name of a synthetic model in another type.
 fn in_type(model: &str, kind: Mix) -> String {
     let base = match model.match_indices(':').nth(1) {
         Some((at, _)) => &model[..at],
@@ -51,7 +52,7 @@ fn in_type(model: &str, kind: Mix) -> String {
     format!("{base}:{}", kind.name().to_lowercase())
 }
 
-/// A model as it is.
+/// Returns a model in its own type.
 fn plain(model: &str) -> Result<Weights, Error> {
     let load = session::absolute(model)?;
     let named = |bytes, modified| Weights {
@@ -69,10 +70,10 @@ fn plain(model: &str) -> Result<Weights, Error> {
     Ok(named(Some(bytes), Some(modified)))
 }
 
-/// Bytes of a file, and when it was changed.
+/// Returns size and modification time of a file.
 fn identity(model: &str, path: &Path) -> Result<(u64, u64), Error> {
     let failed = |error: model::gguf::Error| quantising(model, error.into());
-    // Says what is wrong with a file that is none.
+    // Reports errors of a file that is not a model.
     Gguf::open(path).map_err(failed)?;
     let meta = fs::metadata(path)?;
     let since = meta.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -86,7 +87,7 @@ fn quantising(model: &str, error: quantise::Error) -> Error {
     }
 }
 
-/// The file itself where it has the type already, else one in the cache.
+/// Returns the file itself if it has the type already, else one in the cache.
 async fn quantised(
     model: &str,
     kind: Mix,
@@ -106,7 +107,11 @@ async fn quantised(
             fs::create_dir_all(folder)
                 .map_err(|source| Error::Write { file: folder.to_owned(), source })?;
         }
-        terminal.say(&format!("quantising {model} to {}: {}", kind.name(), output.display()));
+        terminal.print_line(&format!(
+            "quantising {model} to {}: {}",
+            kind.name(),
+            output.display()
+        ));
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, to) = (Arc::clone(&stop), output.clone());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -129,7 +134,7 @@ async fn quantised(
     Ok(Weights { load: output.display().to_string(), ..weights })
 }
 
-/// The place of a quantised file: another one for another input.
+/// Cache path of a quantised file, different for each input file.
 fn cached(model: &Path, kind: Mix, input: &Weights) -> Result<PathBuf, Error> {
     let whole =
         format!("{} {:?} {:?}", model.canonicalize()?.display(), input.bytes, input.modified);
@@ -144,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_synthetic_model_in_another_type() {
+    fn synthetic_models_change_their_type() {
         assert_eq!(in_type("synthetic:tiny-llama", Mix::Q6_K), "synthetic:tiny-llama:q6_k");
         assert_eq!(in_type("synthetic:tiny-llama:q8_0", Mix::F16), "synthetic:tiny-llama:f16");
     }

@@ -1,33 +1,33 @@
-//! Statuses over time: speeds, and the series that are drawn.
+//! History of statuses: speeds and the plotted series.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use api::{State, Status};
 
-/// Values that a series keeps: a minute at two a second.
+/// Length of a series: a minute at two values a second.
 const LENGTH: usize = 120;
 
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) daemon: String,
-    /// The last status, and when it came.
+    /// Last status, and when it arrived.
     pub(super) last: Option<(Instant, Status)>,
-    /// Why there is no answer now.
+    /// Reason why the daemon does not answer.
     pub(super) silence: Option<String>,
     /// Generated tokens per second.
     pub(super) tokens: Series,
     /// Prompt tokens per second.
     pub(super) prompt: Series,
-    /// Weights read, in bytes per second.
+    /// Bytes of weights read per second.
     pub(super) bytes: Series,
     /// Power, in watts.
     pub(super) watts: Series,
-    /// The hottest zone, in degrees.
+    /// Highest temperature in degrees Celsius.
     pub(super) celsius: Series,
 }
 
-/// Values, the newest last.
+/// Values, newest last.
 #[derive(Debug, Default)]
 pub(super) struct Series(VecDeque<f64>);
 
@@ -47,7 +47,7 @@ impl Series {
         self.0.iter().copied().fold(0.0, f64::max)
     }
 
-    /// The newest `width` values in thousandths of the highest.
+    /// Returns the newest `width` values in thousandths of the largest.
     pub(super) fn bars(&self, width: usize) -> Vec<u64> {
         let highest = self.highest().max(1e-9);
         let skip = self.0.len().saturating_sub(width);
@@ -60,8 +60,7 @@ impl History {
         Self { daemon, ..Self::default() }
     }
 
-    /// The daemon answered. Counters of another process, or of one that was started anew, begin a
-    /// new history of speeds.
+    /// Adds a status. If the daemon was restarted, the speeds start a new history.
     pub(super) fn answered(&mut self, at: Instant, status: Status) {
         self.silence = None;
         let now = &status.machine.now;
@@ -91,14 +90,15 @@ impl History {
         }
     }
 
-    /// Weights read per second over what could be read at best, and whose word that is.
-    pub(super) fn of_roof(&self) -> Option<(f64, &str)> {
+    /// Returns the bytes of weights read per second as a fraction of the bandwidth, with the source
+    /// of that bandwidth.
+    pub(super) fn roof_fraction(&self) -> Option<(f64, &str)> {
         let (_, status) = self.last.as_ref()?;
         let roof = status.roof.as_ref().filter(|roof| roof.bytes_per_second > 0.0)?;
         Some((self.bytes.now() / roof.bytes_per_second, &roof.source))
     }
 
-    /// Part of the KV cache that is filled.
+    /// Fraction of the KV cache that is filled.
     pub(super) fn kv_fill(&self) -> Option<f64> {
         let (_, status) = self.last.as_ref()?;
         let model = status.model.as_ref()?;

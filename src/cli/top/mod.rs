@@ -1,6 +1,6 @@
-//! `orinctl top`: `history` turns statuses into speeds, `view` draws them; here a loop asks the daemon twice a
-//! second and listens to the keyboard. A daemon that goes away is waited for. Without a terminal one view is
-//! printed as text; with `--json` a line for each sample.
+//! `orinctl top`: polls the daemon twice a second and reads the keyboard. `history` computes speeds
+//! from statuses, `view` draws them. If the daemon stops, it waits for a new one. Without a
+//! terminal it prints one view as text; with `--json`, one line per sample.
 
 mod history;
 mod sample;
@@ -16,18 +16,18 @@ use tokio::time::MissedTickBehavior;
 
 use super::args::{self, Connection};
 use super::error::Error;
-use super::{narrow, text};
+use super::{text, wrap};
 use api::client::Client;
 use history::History;
 use sample::Sample;
 
-/// Between two questions to the daemon.
+/// Interval between requests to the daemon.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Longest wait for an answer.
+/// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks at the keyboard.
+/// Interval between keyboard checks.
 const KEYS: Duration = Duration::from_millis(50);
-/// Columns and rows of the view that is printed as text.
+/// Columns and rows of a view printed as text.
 const PAGE: (u16, u16) = (80, 24);
 
 pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(), Error> {
@@ -37,7 +37,7 @@ pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(),
         return lines(&client, history, args.samples).await;
     }
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        // Two statuses make a speed.
+        // A speed needs two statuses.
         history.answered(Instant::now(), client.status().await?);
         tokio::time::sleep(PERIOD).await;
         history.answered(Instant::now(), client.status().await?);
@@ -51,8 +51,7 @@ pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(),
             ask(&client, &mut history).await;
             screen.0.draw(|frame| view::draw(frame, &history))?;
         }
-        // The descriptor is only looked at, so that Ctrl-C elsewhere and the daemon's answers get
-        // their turn.
+        // Poll without blocking, so that Ctrl-C and the daemon's answers are handled.
         while event::poll(Duration::ZERO)? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => {
@@ -81,7 +80,7 @@ async fn ask(client: &Client, history: &mut History) {
     }
 }
 
-/// Prints a line for each sample, so many or without end.
+/// Prints a line per sample, a given number or without end.
 async fn lines(client: &Client, mut history: History, samples: Option<u64>) -> Result<(), Error> {
     history.answered(Instant::now(), client.status().await?);
     let mut ticks = tokio::time::interval_at((Instant::now() + PERIOD).into(), PERIOD);
@@ -98,7 +97,7 @@ async fn lines(client: &Client, mut history: History, samples: Option<u64>) -> R
 }
 
 fn page(history: &History) -> Result<String, Error> {
-    let width = narrow::width().and_then(|width| u16::try_from(width).ok());
+    let width = wrap::width().and_then(|width| u16::try_from(width).ok());
     let columns = width.map_or(PAGE.0, |width| PAGE.0.min(width));
     let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, PAGE.1));
     let Ok(_) = terminal.draw(|frame| view::draw(frame, history));
@@ -112,7 +111,7 @@ fn page(history: &History) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The terminal in raw mode on its second screen; given back when dropped, and by a panic.
+/// Terminal in raw mode on the alternate screen; restored on drop and after a panic.
 struct Screen(ratatui::DefaultTerminal);
 
 impl Screen {

@@ -1,4 +1,4 @@
-//! A history's newest moment as one line of JSON, for programs.
+//! The newest sample of a history as one line of JSON.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -7,7 +7,8 @@ use super::history::History;
 use api::{Requests, Roof, State};
 use telemetry::Sample as Machine;
 
-/// One line of `orinctl top --json`. While the daemon does not answer, `error` says why and the rest is absent.
+/// One line of `orinctl top --json`. If the daemon does not answer, `error` has the reason and the
+/// rest is absent.
 #[derive(Debug, Serialize)]
 pub(super) struct Sample<'a> {
     time: String,
@@ -20,21 +21,21 @@ pub(super) struct Sample<'a> {
 #[derive(Debug, Serialize)]
 struct Now<'a> {
     state: &'a State,
-    /// The loaded model's id.
+    /// Id of the loaded model.
     model: Option<&'a str>,
-    /// Tokens generated per second since the last line.
+    /// Generated tokens per second since the last line.
     decode_tokens_per_second: f64,
-    /// Tokens of prompts per second.
+    /// Prompt tokens per second.
     prefill_tokens_per_second: f64,
-    /// Weights read, in bytes per second, and what could be read at best.
+    /// Bytes of weights read per second, and the memory bandwidth.
     weights_bytes_per_second: f64,
     roof: Option<&'a Roof>,
-    /// Part of the KV cache that is filled, 0 to 1.
+    /// Fraction of the KV cache that is filled, 0 to 1.
     kv_fill: Option<f64>,
     requests: &'a Requests,
     /// Power in watts.
     watts: Option<f64>,
-    /// Clocks, heat, rails.
+    /// Clocks, temperatures, power rails.
     machine: &'a Machine,
 }
 

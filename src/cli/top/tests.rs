@@ -1,4 +1,4 @@
-//! The view, cell by cell.
+//! Tests of the view, cell by cell.
 
 use super::*;
 use api::{Device, Model, ProcessMemory, Requests, Roof, State, Status};
@@ -97,13 +97,13 @@ fn everything_fits_on_80_by_24() {
 }
 
 #[test]
-fn a_daemon_that_goes_away_is_waited_for_and_one_that_came_anew_has_no_past() {
+fn the_view_waits_for_a_stopped_daemon_and_resets_after_a_restart() {
     let mut history = history();
     history.silent("no daemon is listening on /run/orind/orind.sock".into());
     let text = page(&history).unwrap();
     assert!(text.contains("waiting: no daemon is listening"), "{text}");
     assert!(text.contains("decode    0.0 tok/s"), "{text}");
-    // Counters of another process are no step back.
+    // Lower counters of a new process are not negative speeds.
     let anew = Status { pid: 8, ..status(1) };
     history.answered(Instant::now(), anew);
     let text = page(&history).unwrap();
@@ -111,12 +111,12 @@ fn a_daemon_that_goes_away_is_waited_for_and_one_that_came_anew_has_no_past() {
 }
 
 #[test]
-fn any_size_is_drawn() {
+fn any_terminal_size_is_drawn() {
     let history = history();
     for (width, height) in [(1, 1), (10, 3), (40, 12), (80, 24), (200, 60)] {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view::draw(frame, &history)).unwrap();
     }
-    // Nothing heard yet.
+    // No status yet.
     assert!(page(&History::new("/x".into())).unwrap().contains("asking"));
 }

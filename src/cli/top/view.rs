@@ -1,4 +1,5 @@
-//! How a history looks. Made for 80 columns and 24 rows; what does not fit is left out from below.
+//! Drawing of a history, made for 80 columns and 24 rows; what does not fit is cut off at the
+//! bottom.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,9 +12,9 @@ use crate::status::{lane, others, resident};
 use crate::{machine, text};
 use api::Model;
 
-/// Columns of the names on the left.
+/// Width of the names on the left.
 const NAME: u16 = 10;
-/// Columns of the numbers beside a series.
+/// Width of the numbers next to a series.
 const NUMBER: u16 = 26;
 
 pub(super) fn draw(frame: &mut Frame<'_>, history: &History) {
@@ -38,7 +39,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History) {
     series(frame, tokens, "decode", &speed(&history.tokens), &history.tokens);
     series(frame, prompt, "prefill", &speed(&history.prompt), &history.prompt);
     let roof = history
-        .of_roof()
+        .roof_fraction()
         .map_or_else(String::new, |(part, _)| format!(", {:.0} % of roof", part * 100.0));
     let read = format!("{:.1} GB/s{roof}", history.bytes.now() / 1e9);
     series(frame, bytes, "weights", &read, &history.bytes);
@@ -64,7 +65,7 @@ fn name(name: &str) -> Span<'static> {
     Span::styled(format!("{name:<width$}", width = usize::from(NAME)), style)
 }
 
-/// A name, a number, and the series that led to it.
+/// Draws a name, a number, and the series behind it.
 fn series(frame: &mut Frame<'_>, area: Rect, label: &str, number: &str, series: &Series) {
     let parts = Layout::horizontal([
         Constraint::Length(NAME),
@@ -118,7 +119,7 @@ fn details(history: &History) -> Vec<Line<'static>> {
         let tokens = requests.kv_tokens;
         line("KV cache", format!("{:.0} % full, {tokens} tokens", fill * 100.0));
     }
-    if let Some((_, source)) = history.of_roof() {
+    if let Some((_, source)) = history.roof_fraction() {
         let roof = status.roof.as_ref().map_or(0.0, |roof| roof.bytes_per_second);
         line("roof", format!("{:.1} GB/s by the {source}", roof / 1e9));
     }

@@ -1,4 +1,4 @@
-//! `orinctl tune`: one file for each thing that it does.
+//! `orinctl tune`: one file per group of subcommands.
 
 pub(super) mod search;
 pub(super) mod store;

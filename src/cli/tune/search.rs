@@ -1,4 +1,4 @@
-//! `orinctl tune` and `orinctl tune verify`: a search in the daemon, shown as it goes.
+//! `orinctl tune` and `orinctl tune verify`: run a search in the daemon and show its progress.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,8 +16,8 @@ use super::super::{text, until};
 use device::tune::Clock;
 use device::tune::report::{Network, Progress, Report, Row, Spec, State};
 
-/// Searches, or holds what was found against the heuristic once more. Interrupted, it says what was found
-/// until then; a second time, it ends at once.
+/// Searches, or measures the stored choices against the heuristic again. The first interrupt ends
+/// the search and prints the results; the second ends the program.
 pub(crate) async fn run(
     connection: &Connection,
     args: &TuneSearch,
@@ -61,7 +61,7 @@ pub(crate) async fn run(
                 cases = all as u64;
                 if !args.json {
                     let what = if verify { "winners to verify" } else { "cases to search" };
-                    live.say(terminal, &format!("{all} {what}, {known} known and left alone"));
+                    live.print_line(terminal, &format!("{all} {what}, {known} known and skipped"));
                 }
             }
             Progress::Candidate { case, choice, cost, rejected, .. } => {
@@ -75,7 +75,7 @@ pub(crate) async fn run(
                 done += 1;
                 live.set(done, cases, &row.case);
                 if !args.json {
-                    live.say(terminal, &line(&row));
+                    live.print_line(terminal, &line(&row));
                 }
             }
         };
@@ -100,7 +100,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What is tuned of a network, as the daemon takes it.
+/// Network to tune, in the form that the daemon accepts.
 fn network(file: &Path, args: &TuneSearch) -> Result<Network, Error> {
     let shape = |(name, shape): &(String, String)| Ok((name.clone(), extents(name, shape)?));
     let shapes = args.shape.iter().map(shape).collect::<Result<_, Error>>()?;
@@ -125,7 +125,7 @@ fn line(row: &Row) -> String {
     }
 }
 
-/// What an earlier search had tried.
+/// Mentions candidates that an earlier search tried.
 fn before(row: &Row) -> String {
     if row.before == 0 { String::new() } else { format!(", {} of them before", row.before) }
 }
@@ -146,7 +146,7 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
         let choice = match row.state {
             State::Faster => row.choice.clone(),
             State::Heuristic => "heuristic".into(),
-            State::Lost => "heuristic: the winner wins no longer".into(),
+            State::Lost => "heuristic: the stored choice is no longer faster".into(),
             State::Partial => "heuristic, not finished".into(),
             State::Failed => row.why.clone().unwrap_or_default(),
         };
@@ -165,7 +165,7 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
         "{model} on {}, candidates {}, {}; heuristic, then best:\n\n",
         report.device,
         report.candidates,
-        if counted { "costs counted by the simulator, which are no times" } else { "measured" },
+        if counted { "costs counted by the simulator, not times" } else { "measured" },
     );
     if report.rows.is_empty() {
         out.push_str("nothing to do\n");
@@ -190,10 +190,10 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
     }
     let file = report.file.display();
     let _ = match (verify, report.remembered, counted) {
-        (true, ..) => writeln!(out, "{file} stays as it is; `orinctl tune --again` searches anew"),
+        (true, ..) => writeln!(out, "{file} is unchanged; `orinctl tune --again` searches again"),
         (_, false, _) => writeln!(out, "nothing was written to {file}"),
-        (_, _, true) => writeln!(out, "remembered in {file}; a count is never used as a time"),
-        (_, _, false) => writeln!(out, "remembered in {file}; used from the next load on"),
+        (_, _, true) => writeln!(out, "stored in {file}; a count is never used as a time"),
+        (_, _, false) => writeln!(out, "stored in {file}; used from the next load on"),
     };
     out
 }
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_says_what_was_found_and_what_a_count_is_not() {
+    fn the_table_distinguishes_times_from_counts() {
         let row = Row {
             case: "project Q8_0 2048x1024".into(),
             state: State::Faster,
@@ -239,9 +239,9 @@ mod tests {
         report.clock = Clock::Counted;
         report.rows[0].gb_per_s = None;
         let text = table(&report, "m", false);
-        assert!(text.contains("remembered in /x/cpu.toml; a count"), "{text}");
+        assert!(text.contains("stored in /x/cpu.toml; a count"), "{text}");
         report.remembered = false;
         assert!(table(&report, "m", false).ends_with("nothing was written to /x/cpu.toml\n"));
-        assert!(text.contains("no times") && !text.contains("  us") && !text.contains("measured"));
+        assert!(text.contains("not times") && !text.contains("  us") && !text.contains("measured"));
     }
 }

@@ -1,4 +1,4 @@
-//! `orinctl tune show`, `export`, `import`, `diff`: what lies in the store.
+//! `orinctl tune show`, `export`, `import`, `diff`: contents of the store.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +17,7 @@ use device::tune::store::{
 };
 use device::tune::{Clock, Cost, DeviceKey, Record, Store, When};
 
-/// The store in a directory, or where it lies when nothing is said.
+/// Opens the store in a directory, or the default store.
 fn open(place: &TunePlace) -> Result<Store, Error> {
     Ok(Store::new(match &place.tune_dir {
         Some(dir) => std::path::absolute(dir)?,
@@ -30,9 +30,9 @@ struct Shown {
     file: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<DeviceKey>,
-    /// Whether this machine has that device.
+    /// True if this machine has the device.
     here: bool,
-    /// Why the whole file is not used.
+    /// Reason why the whole file is unused.
     #[serde(skip_serializing_if = "Option::is_none")]
     unusable: Option<String>,
     entries: Vec<Entry>,
@@ -67,7 +67,7 @@ pub(crate) fn show(args: &TuneShow) -> Result<(), Error> {
     })
 }
 
-/// Holds a file against the kernels of this machine.
+/// Checks a file against the kernels of this machine.
 fn examine(Listed { path, content }: Listed) -> Shown {
     let mut shown = Shown { file: path, ..Shown::default() };
     let file = match content {
@@ -93,7 +93,7 @@ fn examine(Listed { path, content }: Listed) -> Shown {
     Shown { content: Some(file), ..shown }
 }
 
-/// A record, with costs under the name of what they are counted in.
+/// Describes a record, with the cost under its unit's name.
 fn entry(record: &Record) -> Map<String, Value> {
     let Record { case, heuristic, .. } = record;
     let (cost, name) = match record.cost {
@@ -181,7 +181,7 @@ fn row(record: &Record, state: &str) -> Vec<String> {
     ]
 }
 
-/// A counted cost is shown as the number it is.
+/// Formats a cost; a count has no unit.
 fn price(value: f64, clock: Clock) -> String {
     match clock {
         Clock::Measured => text::short_time(value),
@@ -204,11 +204,11 @@ pub(crate) fn export(args: &TuneExport, terminal: &Terminal) -> Result<(), Error
         source,
     })?;
     let count = file.records.len() + file.unusable.len();
-    terminal.say(&format!("{count} entries about {} written", file.key));
+    terminal.print_line(&format!("{count} entries about {} written", file.key));
     Ok(())
 }
 
-/// The file of the device of that name, or the only one.
+/// Returns the file of the device with that name, or the only file.
 fn select(store: &Store, device: Option<&str>) -> Result<File, Error> {
     let listed = store.list()?;
     let name = |listed: &Listed| {
@@ -226,10 +226,13 @@ fn select(store: &Store, device: Option<&str>) -> Result<File, Error> {
             Err(Error::Usage(format!("nothing is stored in {}", store.dir().display())))
         }
         ([], Some(device)) => Err(Error::Usage(format!(
-            "nothing is stored about `{device}`; stored are {}",
+            "nothing is stored for `{device}`; devices in the store: {}",
             names.join(", ")
         ))),
-        _ => Err(Error::Usage(format!("--device is needed; stored are {}", names.join(", ")))),
+        _ => Err(Error::Usage(format!(
+            "--device is needed; devices in the store: {}",
+            names.join(", ")
+        ))),
     }
 }
 
@@ -245,13 +248,13 @@ pub(crate) fn import(args: &TuneImport) -> Result<(), Error> {
     let Merged { added, changed, known, set_aside } = &imported.merged;
     let mut out = format!("{added} new, {changed} changed, {known} known: {}\n", path.display());
     if let Some(aside) = set_aside {
-        let _ = writeln!(out, "what was there could not be used and is now {}", aside.display());
+        let _ = writeln!(out, "the existing file was unusable and is now {}", aside.display());
     }
     for (record, why) in &imported.stale {
-        let _ = writeln!(out, "stale, not taken: {}: {why}", record.case);
+        let _ = writeln!(out, "stale, not imported: {}: {why}", record.case);
     }
     for (about, why) in &imported.ignored {
-        let _ = writeln!(out, "ignored, not taken: {about}: {why}");
+        let _ = writeln!(out, "ignored, not imported: {about}: {why}");
     }
     text::page(&out)
 }
@@ -287,19 +290,19 @@ pub(crate) fn diff(args: &TuneDiff) -> Result<(), Error> {
             out.push_str(&changes(&store::compare(now(&before), now(&after))));
         }
         _ => {
-            let both = "two files, or two days such as 2026-11-20, can be compared";
+            let both = "compare two files, or two days such as 2026-11-20";
             return Err(Error::Usage(both.into()));
         }
     }
     text::page(&out)
 }
 
-/// The last second of a day, or the second that is named.
+/// Parses a day (its last second) or an exact time.
 fn date(text: &str) -> Option<When> {
     When::parse(text).or_else(|| When::parse(&format!("{text}T23:59:59Z")))
 }
 
-/// What changed, and how much did not.
+/// Formats the changes and the number of unchanged entries.
 fn changes(changes: &[Change<'_>]) -> String {
     let mut rows = Vec::new();
     for Change { case, clock, before, after } in changes {

@@ -1,6 +1,6 @@
-//! `orinctl tune sweep`: tokens per second, end to end, for each value of a parameter, as one would try
-//! it by hand: a load and a bench for each. What is remembered is left aside, so that the values are
-//! compared with the heuristic; without a parameter it is what is compared.
+//! `orinctl tune sweep`: measures tokens per second end to end for each value of a parameter, with
+//! a load and a bench for each. Stored choices are disabled, so that the values are compared with
+//! the heuristic; without a parameter, the stored choices are compared with it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,9 +29,9 @@ enum Setting {
 #[derive(Debug, Serialize)]
 struct Line {
     setting: Setting,
-    /// Cases of the model that run under it.
+    /// Number of the model's cases that use the setting.
     cases: usize,
-    /// Tokens per second; none where no kernel takes the value.
+    /// Tokens per second; `None` if no kernel supports the value.
     tokens_per_second: Option<Summary>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) async fn run(
         test: String::new(),
         lines: Vec::new(),
     };
-    // Round by round, so that a slow minute of the machine touches all values.
+    // Round by round, so that a slow minute of the machine affects all values.
     for round in 1..=args.rounds {
         for (at, &setting) in all.iter().enumerate() {
             let value = match (setting, &name) {
@@ -138,10 +138,12 @@ impl Setting {
     }
 }
 
-/// `threads_per_row=8,16,32`.
+/// Parses `threads_per_row=8,16,32`.
 fn parse(text: &str) -> Result<(String, Vec<u32>), Error> {
     let wrong = || {
-        Error::Usage(format!("--param {text}: NAME=VALUE,.. is needed, as threads_per_row=8,16,32"))
+        Error::Usage(format!(
+            "--param {text}: expected NAME=VALUE,.. such as threads_per_row=8,16,32"
+        ))
     };
     let (name, values) = text.split_once('=').ok_or_else(wrong)?;
     let number = |value: &str| value.trim().parse::<u32>().map_err(|_| wrong());
@@ -154,7 +156,7 @@ fn parse(text: &str) -> Result<(String, Vec<u32>), Error> {
 
 impl Document {
     fn table(&self) -> String {
-        let heads = ["setting", "cases", "tok/s", "±", "to the heuristic"].map(str::to_owned);
+        let heads = ["setting", "cases", "tok/s", "±", "vs heuristic"].map(str::to_owned);
         let mut rows = vec![heads.to_vec()];
         let base = self.lines.first().and_then(|line| line.tokens_per_second.as_ref());
         for line in &self.lines {
@@ -166,9 +168,9 @@ impl Document {
                     format!("{:+.1} %", 100.0 * (speed.median / base.median - 1.0)),
                 ),
                 _ if line.setting == Setting::Remembered => {
-                    ("nothing is remembered".into(), String::new(), String::new())
+                    ("nothing is stored".into(), String::new(), String::new())
                 }
-                _ => ("no kernel takes it".into(), String::new(), String::new()),
+                _ => ("no kernel supports it".into(), String::new(), String::new()),
             };
             rows.push(vec![setting, line.cases.to_string(), speed, spread, ratio]);
         }
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_and_its_values() {
+    fn parameters_and_values_are_parsed() {
         assert_eq!(parse("a=8,16, 32").unwrap(), ("a".into(), vec![8, 16, 32]));
         for wrong in ["a", "a=", "=1", "a=x", "a=1,,2", "a=-1"] {
             assert!(parse(wrong).unwrap_err().to_string().contains(wrong), "{wrong}");

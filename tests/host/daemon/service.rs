@@ -110,7 +110,10 @@ fn readiness_reload_and_stop_are_reported() {
     manager.until("RELOADING=1");
     manager.until("READY=1");
     let log = daemon.log();
-    assert!(log.contains("stays as it was") && log.contains("`queue_limt`"), "{log}");
+    assert!(
+        log.contains("the configuration is unchanged") && log.contains("`queue_limt`"),
+        "{log}"
+    );
 
     daemon.signal(Signal::SIGTERM);
     manager.until("STOPPING=1");

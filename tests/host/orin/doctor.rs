@@ -91,13 +91,13 @@ fn allocation_limits_low_memory_and_swap_on_flash_are_reported() {
     assert_eq!(finding(&facts, "memory").verdict, Verdict::Ok);
     facts.config = Ok(Config::default());
     let reserved = finding(&facts, "memory");
-    assert!(reserved.found.contains("1.4 GiB can be had"), "{}", reserved.found);
+    assert!(reserved.found.contains("1.4 GiB are available"), "{}", reserved.found);
     facts.config = Ok(Config { memory_reserve_mib: 0, ..Config::default() });
     // Free CMA memory is not available for buffers.
     facts.need = Some(Ok(Need { weights: 2 << 30, kv: 450 << 20 }));
     let memory = finding(&facts, "memory");
     assert_eq!(memory.verdict, Verdict::Failure);
-    assert!(memory.found.contains("need 2.4 GiB, 2.4 GiB can be had"), "{}", memory.found);
+    assert!(memory.found.contains("need 2.4 GiB, 2.4 GiB are available"), "{}", memory.found);
     // A loaded model already has its memory.
     facts.loaded = Some("model".into());
     assert_eq!(finding(&facts, "memory").verdict, Verdict::Ok);
@@ -387,8 +387,8 @@ fn a_disabled_gpu_is_reported_with_the_option_that_enables_it() {
     let (told, _) = ask(&[]);
     assert!(told.contains("FAILURE") && told.contains("went down in stage `launch`"), "{told}");
     let (told, forgotten) = ask(&["--retry-gpu"]);
-    assert!(told.starts_with("note") && forgotten.contains("forgotten"), "{told} {forgotten}");
+    assert!(told.starts_with("note") && forgotten.contains("cleared"), "{told} {forgotten}");
     assert!(forgotten.contains(": nv;"), "{forgotten}");
     let (_, nothing) = ask(&["--retry-gpu"]);
-    assert!(nothing.contains("nothing is remembered"), "{nothing}");
+    assert!(nothing.contains("no device records"), "{nothing}");
 }

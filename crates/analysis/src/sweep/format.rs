@@ -1,4 +1,5 @@
-//! A sweep as text: a table with a column for each axis that has more than one value, and CSV with all of them.
+//! A sweep as text: a table with a column for each axis that has more than one value, and CSV with
+//! all axes.
 
 use std::fmt::Write as _;
 
@@ -6,10 +7,10 @@ use super::rows::{COLLAPSED, Found, Row};
 use crate::format::pipes;
 use crate::statistics::CONFIDENCE;
 
-/// A column: its name, whether it stands to the left, and what it says of a row.
+/// A column: name, whether it is left-aligned, and its value for a row.
 type Column = (&'static str, bool, fn(&Row) -> String);
 
-/// One for each axis.
+/// Columns of the axes.
 const AXES: [Column; 6] = [
     ("model", true, |row| row.point.setting.model.clone()),
     ("type", true, |row| row.point.setting.kind.clone().unwrap_or_default()),
@@ -40,7 +41,7 @@ const SHARES: [Column; 2] = [
 
 fn threads(row: &Row) -> String {
     match (row.point.setting.threads, row.threads_used) {
-        // A GPU.
+        // A GPU has no threads.
         (_, 0) => String::new(),
         (Some(asked), used) if asked != used => format!("{asked} ({used} used)"),
         (_, used) => used.to_string(),
@@ -51,11 +52,11 @@ fn percent(share: Option<f64>) -> String {
     share.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share))
 }
 
-/// The table that a terminal shows, with what holds for all rows above.
+/// Formats the terminal table, with the facts that all rows share above it.
 pub fn table(found: &Found<'_>) -> String {
     let mut text = String::new();
     if found.interrupted {
-        text.push_str("Interrupted: the same command goes on from here.\n\n");
+        text.push_str("Interrupted: run the same command again to continue.\n\n");
     }
     for fact in facts(found) {
         let _ = writeln!(text, "{fact}");
@@ -67,7 +68,7 @@ pub fn table(found: &Found<'_>) -> String {
     text
 }
 
-/// The same as Markdown.
+/// Formats the sweep as Markdown.
 pub fn markdown(found: &Found<'_>) -> String {
     let mut text = aligned(found);
     text.push('\n');
@@ -77,7 +78,7 @@ pub fn markdown(found: &Found<'_>) -> String {
     text
 }
 
-/// A line for each point, all axes in it.
+/// Formats a line per point with all axes.
 pub fn csv(found: &Found<'_>) -> String {
     let mut text = String::from(
         "version,commit,device,model,type,threads_asked,threads,threads_per_row,neighbours,quota_percent,test,\
@@ -113,7 +114,7 @@ pub fn csv(found: &Found<'_>) -> String {
     text
 }
 
-/// Whether shares of the machine are what is looked at.
+/// Returns whether the sweep measures shares of the machine.
 fn shared(found: &Found<'_>) -> bool {
     found.sweep.neighbours != [0] || found.sweep.quotas != [100]
 }
@@ -133,7 +134,7 @@ fn aligned(found: &Found<'_>) -> String {
     pipes(&rows, |column| columns[column].1)
 }
 
-/// What is the same in all rows.
+/// Facts that all rows share.
 fn facts(found: &Found<'_>) -> Vec<String> {
     let sweep = found.sweep;
     let mut facts = vec![format!(
@@ -143,7 +144,7 @@ fn facts(found: &Found<'_>) -> Vec<String> {
         found.rounds,
         if found.device.is_empty() { "no device yet" } else { &found.device }
     )];
-    // Neighbours and quota are the last; without them there is nothing to say.
+    // Neighbours and quota are the last axes; without them their values are trivial.
     let axes = if shared(found) { &AXES[..] } else { &AXES[..AXES.len() - 2] };
     for column in axes {
         let mut values: Vec<String> = found.rows.iter().map(column.2).collect();
@@ -166,14 +167,14 @@ fn notes(found: &Found<'_>) -> Vec<String> {
     )];
     if shared(found) {
         notes.push(
-            "of fair share: tok/s over what the fair share of the cores is worth, by the same test alone with the \
-             most threads; empty where that was not measured"
+            "of fair share: tok/s relative to the fair share of the cores, computed from the same test alone with the \
+             most threads; empty if that was not measured"
                 .into(),
         );
     }
     if let Some(why) = found.invalid.first() {
         notes.push(format!(
-            "{} measurements are INVALID and left out ({why}); the same command measures them again",
+            "{} measurements are INVALID and excluded ({why}); the same command measures them again",
             found.invalid.len()
         ));
     }

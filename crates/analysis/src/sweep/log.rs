@@ -1,5 +1,5 @@
-//! The file of a sweep: a line of JSON for each measurement, with the whole sweep in each, so that a file tells by
-//! itself what it is of. A line is a record too: `orinctl verify` reads it.
+//! Log file of a sweep: one JSON line per measurement, each with the whole sweep definition, so
+//! that a file identifies its sweep. A line is also a record that `orinctl verify` reads.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -17,17 +17,17 @@ use bench::Report;
 pub enum Error {
     #[error("cannot {what} {}: {source}; --out names another file", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("{}, line {line}, is no measurement of a sweep ({why}), and nothing is added to such a file; --out names another", path.display())]
+    #[error("{}, line {line}, is not a measurement of a sweep ({why}); use another file with --out", path.display())]
     Foreign { path: PathBuf, line: usize, why: String },
-    #[error("{} is of another sweep: {}; --out names another file", path.display(), differences.join("; "))]
+    #[error("{} belongs to another sweep: {}; use another file with --out", path.display(), differences.join("; "))]
     Other { path: PathBuf, differences: Vec<String> },
-    #[error("another sweep writes to {}; wait for it, or name another file with --out", path.display())]
+    #[error("another sweep writes to {}; wait for it, or use another file with --out", path.display())]
     Busy { path: PathBuf },
     #[error(transparent)]
     Record(#[from] RecordError),
 }
 
-/// One measurement.
+/// One measurement, as a line of the file.
 #[derive(Serialize, Deserialize)]
 struct Line<S> {
     format: u32,
@@ -37,7 +37,7 @@ struct Line<S> {
     report: Report,
 }
 
-/// A measurement that was read or made.
+/// A measurement that was read or just made.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub(super) round: u32,
@@ -47,21 +47,21 @@ pub(super) struct Measured {
 
 pub struct Log {
     pub path: PathBuf,
-    /// Locked from the first line on: two sweeps at once would measure each other. A sweep that is refused
-    /// leaves no file.
+    /// Locked from the first line on, because two concurrent sweeps would disturb each other. A
+    /// rejected sweep creates no file.
     file: Option<File>,
     sweep: Sweep,
     pub(super) measured: Vec<Measured>,
-    /// Bytes at the end that were no whole line, and are gone.
+    /// Size of an incomplete last line that was removed.
     pub dropped: usize,
 }
 
 impl Log {
-    /// Reads what a file has of this sweep; one that is not there has nothing. A last line that was cut short is
-    /// taken away.
+    /// Reads the measurements of this sweep; a missing file has none. An incomplete last line is
+    /// removed.
     ///
     /// # Errors
-    /// The file cannot be read, holds something else, or is another sweep's at this moment.
+    /// The file cannot be read, belongs to something else, or is in use by another sweep.
     pub fn open(path: &Path, sweep: Sweep) -> Result<Self, Error> {
         let failed = |what| move |source| Error::Io { what, path: path.to_owned(), source };
         let mut file = if path.exists() { Some(lock(path)?) } else { None };
@@ -83,10 +83,10 @@ impl Log {
                 log.measured.push(read(path, at + 1, line, &ours)?);
             }
         }
-        // A file without a single line may be anything.
+        // A file without a complete line may be anything.
         let cut = &bytes[whole..];
         if whole == 0 && !cut.is_empty() && !cut.starts_with(b"{\"format\":") {
-            let why = "its only line has no end".to_owned();
+            let why = "its only line is incomplete".to_owned();
             return Err(Error::Foreign { path: path.to_owned(), line: 1, why });
         }
         if let Some(file) = log.file.as_ref().filter(|_| !cut.is_empty()) {
@@ -95,7 +95,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Adds a measurement. When this returns it is on the disk.
+    /// Appends a measurement; on return it is on disk.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -111,12 +111,12 @@ impl Log {
         Ok(())
     }
 
-    /// Whether a point was measured in a round; not by a measurement that says nothing.
+    /// Returns whether a point has a valid measurement in a round.
     pub fn has(&self, round: u32, point: &Point) -> bool {
         self.valid(point).any(|measured| measured.round == round)
     }
 
-    /// Measurements that say nothing, since the machine changed during them, and why.
+    /// Reasons of the invalid measurements, during which the machine changed.
     pub fn invalid(&self) -> impl Iterator<Item = &str> {
         self.measured.iter().flat_map(|measured| &measured.report.invalid).map(String::as_str)
     }
@@ -139,7 +139,7 @@ fn lock(path: &Path) -> Result<File, Error> {
     })
 }
 
-/// The file for a sweep's first line, which another one may have written to since it was not there.
+/// Opens the file for a sweep's first line; another sweep may have written to it meanwhile.
 fn begun(path: &Path) -> Result<File, Error> {
     let file = lock(path)?;
     let length = file.metadata().map(|metadata| metadata.len());
@@ -155,9 +155,9 @@ fn read(path: &Path, number: usize, line: &[u8], ours: &Value) -> Result<Measure
     let line: Value = serde_json::from_slice(line).map_err(|error| foreign(error.to_string()))?;
     let format = line.get("format").and_then(Value::as_u64);
     if format.is_some_and(|format| format > u64::from(FORMAT)) {
-        return Err(foreign("it is of a newer format: update orind".into()));
+        return Err(foreign("it has a newer format: update orind".into()));
     }
-    let theirs = line.get("sweep").ok_or_else(|| foreign("it names no sweep".into()))?;
+    let theirs = line.get("sweep").ok_or_else(|| foreign("it contains no sweep".into()))?;
     let differences = differences(theirs, ours);
     if !differences.is_empty() {
         return Err(Error::Other { path: path.to_owned(), differences });
@@ -167,7 +167,7 @@ fn read(path: &Path, number: usize, line: &[u8], ours: &Value) -> Result<Measure
     Ok(Measured { round: line.round, point: line.point, report: line.report })
 }
 
-/// The fields in which two sweeps differ, in words.
+/// Describes the fields in which two sweeps differ.
 fn differences(theirs: &Value, ours: &Value) -> Vec<String> {
     let fields = ours.as_object().into_iter().flatten();
     let differ = |(name, here): (&String, &Value)| {

@@ -1,6 +1,6 @@
-//! Sweeps: every combination of what may be varied is a point, measured once in each round. A [`Sweep`] is what
-//! was asked for and of what; [`Log`] its file, which holds what was measured and from which it goes on;
-//! [`rows()`] what follows from that.
+//! Sweeps: every combination of the varied settings is a point, measured once per round. A
+//! [`Sweep`] is the definition, [`Log`] the file of measurements from which it resumes, [`rows()`]
+//! the evaluation.
 
 mod format;
 mod log;
@@ -15,48 +15,48 @@ pub use rows::{COLLAPSED, Found, Row, rows};
 use bench::Test;
 use bench::shuffle;
 
-/// What is measured, and on what: measurements of two sweeps that differ in it do not belong together.
+/// Definition of a sweep; measurements of different definitions cannot be combined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
     pub version: String,
     /// Commit of the build.
     pub commit: Option<String>,
     pub processor: Option<String>,
-    /// Cores that may be used: a fair share is a share of them.
+    /// Number of usable cores, the basis of fair shares.
     pub cores: usize,
-    /// What a daemon chooses where it is `None`.
+    /// `None` uses the daemon's choice.
     pub backend: Option<String>,
     pub cpu_isa: Option<String>,
     pub weights: Vec<Weights>,
-    /// `None` leaves it to the daemon.
+    /// `None` uses the daemon's default.
     pub threads: Vec<Option<usize>>,
-    /// `None` leaves it to what is remembered, or to the heuristic.
+    /// `None` uses the stored choice or the heuristic.
     pub threads_per_row: Vec<Option<u32>>,
-    /// Threads beside it that spin.
+    /// Number of other threads that spin.
     pub neighbours: Vec<u32>,
-    /// Percent of the cores' time; 100 is no quota.
+    /// Percentage of the cores' time; 100 means no quota.
     pub quotas: Vec<u32>,
     pub tests: Vec<Test>,
     pub seed: u64,
 }
 
-/// A model in a type of weights.
+/// A model in one weight type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weights {
-    /// As it was asked for.
+    /// Model name on the command line.
     pub model: String,
-    /// Type that was asked for; else the model's own.
+    /// Requested type; otherwise the model's own.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// What a daemon loads.
+    /// Path or name that the daemon loads.
     pub load: String,
-    /// Bytes of the file, and when it was changed, in nanoseconds since 1970: what tells another file of the same
-    /// name. `None` of synthetic models, which are a function of their name.
+    /// Size of the file, and its modification time in nanoseconds since 1970: they identify the
+    /// file. `None` for synthetic models, which their name determines.
     pub bytes: Option<u64>,
     pub modified: Option<u64>,
 }
 
-/// What takes a load of its own.
+/// Settings that need their own load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     pub model: String,
@@ -68,7 +68,7 @@ pub struct Setting {
     pub quota: u32,
 }
 
-/// One combination.
+/// One combination of settings and test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
     pub setting: Setting,
@@ -76,7 +76,7 @@ pub struct Point {
 }
 
 impl Sweep {
-    /// All settings, the last axis fastest, each with what is loaded for it.
+    /// Returns all settings with their weights, the last axis varying fastest.
     pub fn settings(&self) -> Vec<(Setting, &Weights)> {
         let mut all = Vec::new();
         for weights in &self.weights {
@@ -102,7 +102,7 @@ impl Sweep {
         all
     }
 
-    /// All points, in the order of the axes.
+    /// Returns all points in the order of the axes.
     pub fn points(&self) -> Vec<Point> {
         let of = |setting: Setting| {
             self.tests.iter().map(move |&test| Point { setting: setting.clone(), test })
@@ -110,7 +110,8 @@ impl Sweep {
         self.settings().into_iter().flat_map(|(setting, _)| of(setting)).collect()
     }
 
-    /// The order of a round, counted from 1: settings in a random order by the seed, and within each its tests.
+    /// Order of a round (counted from 1): settings in random order by the seed, tests in random
+    /// order within each.
     pub fn round(&self, round: u32) -> Vec<(Setting, &Weights, Vec<Test>)> {
         let mut settings = self.settings();
         shuffle(&mut settings, self.seed, [round, 0]);
@@ -123,12 +124,12 @@ impl Sweep {
         all.map(|(place, (setting, weights))| (setting, weights, tests(place))).collect()
     }
 
-    /// Sequences that a load must have room for: the same for all, so that only what is varied varies.
+    /// Number of slots of every load: the same for all, so that only the varied settings vary.
     pub fn slots(&self) -> usize {
         self.tests.iter().map(|test| test.batch as usize).max().unwrap_or(1)
     }
 
-    /// Tokens that each must have room for.
+    /// Context length of each slot.
     pub fn context(&self) -> usize {
         let longest = self.tests.iter().map(Test::context).max().unwrap_or(1);
         usize::try_from(longest).unwrap_or(usize::MAX).next_multiple_of(64)

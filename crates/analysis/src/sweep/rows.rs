@@ -1,27 +1,28 @@
-//! What follows from the measurements of a sweep: a median and its interval for each point, and how much of its
-//! fair share of the machine it made use of.
+//! Evaluation of a sweep: median and interval of each point, and the share of its fair share of the
+//! machine that it used.
 
 use serde::Serialize;
 
 use super::{Log, Point, Setting};
 use crate::statistics::{CONFIDENCE, Interval, Summary};
 
-/// Below this part of its fair share a point has collapsed: waiting costs it more than its neighbours take.
+/// Fraction of the fair share below which a point has collapsed: waiting costs more than the
+/// neighbours take.
 pub const COLLAPSED: f64 = 0.5;
 
-/// The whole result.
+/// Result of a sweep.
 #[derive(Debug, Serialize)]
 pub struct Found<'a> {
     pub file: String,
     pub sweep: &'a super::Sweep,
-    /// Rounds that were asked for.
+    /// Requested number of rounds.
     pub rounds: u32,
     /// Ended by Ctrl-C.
     pub interrupted: bool,
-    /// The device, in words; empty where nothing was measured.
+    /// Description of the device; empty if nothing was measured.
     pub device: String,
     pub rows: Vec<Row>,
-    /// Measurements that are in no row, since the machine changed during them: why.
+    /// Reasons of invalid measurements, which are in no row.
     pub invalid: Vec<&'a str>,
 }
 
@@ -29,16 +30,16 @@ pub struct Found<'a> {
 pub struct Row {
     #[serde(flatten)]
     pub point: Point,
-    /// Its name, as llama-bench writes it.
+    /// Name in llama-bench's notation.
     pub name: String,
-    /// Threads that were used; 0 for a GPU.
+    /// Threads used; 0 for a GPU.
     pub threads_used: usize,
     pub tokens_per_second: Summary,
-    /// Of the median.
+    /// Interval of the median.
     pub interval: Option<Interval>,
-    /// The share of the cores that is its due, 0 to 1.
+    /// Fair share of the cores, 0 to 1.
     pub fair_share: Option<f64>,
-    /// Its speed over that which the share is worth: of the same test with the most threads, alone.
+    /// Speed relative to the fair share of the same test alone with the most threads.
     pub of_fair_share: Option<f64>,
 }
 
@@ -58,7 +59,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// A row for each point that was measured, in the order of the axes.
+/// Returns a row for each measured point, in the order of the axes.
 pub fn rows(log: &Log) -> Vec<Row> {
     let cores = log.sweep().cores;
     let mut rows: Vec<Row> = log.sweep().points().into_iter().filter_map(|p| row(log, p)).collect();
@@ -88,7 +89,7 @@ fn row(log: &Log, point: Point) -> Option<Row> {
     })
 }
 
-/// Each core's time is divided evenly among the threads that want it, and a quota is the most there is.
+/// Each core's time is divided evenly among its runnable threads; a quota is an upper limit.
 fn fair_share(setting: &Setting, threads: usize, cores: usize) -> Option<f64> {
     if threads == 0 || cores == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! The order of a sweep, its file and what follows from it.
+//! Tests of a sweep's order, file and evaluation.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn sweep() -> Sweep {
     }
 }
 
-/// A report of so many tokens a second by so many threads.
+/// A report with this speed and number of threads.
 fn at(speed: f64, threads: usize) -> Report {
     let mut report = report();
     report.rows.truncate(1);
@@ -42,7 +42,7 @@ fn at(speed: f64, threads: usize) -> Report {
 }
 
 #[test]
-fn a_round_has_every_point_once_in_an_order_of_its_own() {
+fn every_round_has_every_point_once_in_its_own_order() {
     let sweep = sweep();
     let all = sweep.points();
     assert_eq!(all.len(), 2 * 3 * 2 * 6);
@@ -63,7 +63,7 @@ fn a_round_has_every_point_once_in_an_order_of_its_own() {
 }
 
 #[test]
-fn a_file_goes_on_where_it_stopped_and_loses_a_line_that_was_cut() {
+fn a_log_resumes_and_drops_an_incomplete_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new/sweep.jsonl");
     let points = sweep().points();
@@ -88,12 +88,12 @@ fn a_file_goes_on_where_it_stopped_and_loses_a_line_that_was_cut() {
         assert!(!log.has(1, &points[2]) && !log.has(2, &points[0]));
         assert_eq!(log.invalid().collect::<Vec<_>>(), ["throttled"]);
     }
-    // The file of records that `verify` reads is of the same form.
+    // The record file that `verify` reads has the same format.
     assert_eq!(crate::read(&path).unwrap().reports.len(), 3);
 }
 
 #[test]
-fn what_is_not_this_sweep_is_refused_by_name_and_left_alone() {
+fn files_of_other_sweeps_are_rejected_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.jsonl");
     let refused = |sweep: Sweep| Log::open(&path, sweep).map(drop).unwrap_err().to_string();
@@ -109,7 +109,7 @@ fn what_is_not_this_sweep_is_refused_by_name_and_left_alone() {
     assert!(refused(other).contains("weights is "));
     for foreign in ["{\"format\":1}\n", "a,b\n1,2\n", "{\"format\":9}\n", "no end"] {
         fs::write(&path, foreign).unwrap();
-        assert!(refused(sweep()).contains("line 1, is no measurement"), "{foreign}");
+        assert!(refused(sweep()).contains("line 1, is not a measurement"), "{foreign}");
         assert_eq!(fs::read_to_string(&path).unwrap(), foreign);
     }
     assert!(refused_directory(dir.path()).contains("--out"));
@@ -119,9 +119,9 @@ fn refused_directory(path: &Path) -> String {
     Log::open(path, sweep()).map(drop).unwrap_err().to_string()
 }
 
-/// On 2 cores, 100 tokens a second alone; worked by hand.
+/// On 2 cores, 100 tokens per second alone; computed by hand.
 #[test]
-fn a_fair_share_is_of_the_same_test_alone() {
+fn fair_shares_refer_to_the_same_test_alone() {
     let dir = tempfile::tempdir().unwrap();
     let test = Test { kind: Kind::Decode, tokens: 4, depth: 0, batch: 1 };
     let mut sweep = Sweep { tests: vec![test], quotas: vec![100, 50], ..sweep() };

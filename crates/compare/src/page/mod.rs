@@ -1,7 +1,8 @@
-//! A comparison as one HTML page that needs nothing else: no network, no scripts. The same data gives the same page.
+//! A comparison as one self-contained HTML page without network access or scripts. The same data
+//! gives the same page.
 //!
-//! Every text in it passes through [`escape`] or the SVG backend's own escaping, and the page forbids scripts to
-//! the browser: names of models and what peers say of themselves may be anybody's.
+//! Every text passes through [`escape`] or the SVG backend's escaping, and the page's content
+//! security policy forbids scripts: names of models and texts from peers are untrusted.
 
 mod plots;
 
@@ -9,16 +10,16 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 
-use self::plots::{Axis, Lane, Point, Series, Told};
+use self::plots::{Axis, Description, PlotRow, Point, Series};
 use super::format::{self, Table};
 use super::report::{Comparison, Unit};
 use bench::{Kind, Test};
 
 const STYLE: &str = include_str!("style.css");
-/// Most points of a distribution's line.
+/// Maximum number of points in the line of a distribution.
 const POINTS: u32 = 160;
 
-/// The whole page.
+/// Renders the whole page.
 pub fn page(found: &Comparison) -> io::Result<String> {
     let model = escape(&format::model(found));
     let mut page = format!(
@@ -35,25 +36,25 @@ pub fn page(found: &Comparison) -> io::Result<String> {
         line(" class=\"bad\"", &format!("INVALID: {reason}"));
     }
     if found.interrupted {
-        line(" class=\"bad\"", "Interrupted: what was measured before.");
+        line(" class=\"bad\"", "Interrupted: results measured until then.");
     }
     format::head(found).lines().for_each(|text| line("", text));
-    section(&mut page, "Who takes part", &table("Who takes part", &format::entrants(found)));
+    section(&mut page, "Engines", &table("Engines", &format::entrants(found)));
     for entrant in &found.entrants {
         if let Some(why) = &entrant.lost {
             let _ = writeln!(page, "<p>{}: {}</p>", escape(&entrant.name), escape(why));
         }
     }
     let differences = format::differences(found);
-    let told = match &differences[..] {
+    let description = match &differences[..] {
         [] => format!("<p>{}</p>", format::SAME.trim_end()),
-        rows => table("What differs", rows),
+        rows => table("Differences", rows),
     };
-    section(&mut page, "What differs", &told);
+    section(&mut page, "Differences", &description);
     section(&mut page, "Measured", &table("Measured", &format::measured(found)));
     let ratios = format::ratios(found);
     if let (Some(own), false) = (found.entrants.first(), ratios.is_empty()) {
-        let title = format!("{} against the others", own.name);
+        let title = format!("{} compared with the others", own.name);
         section(&mut page, &title, &table(&title, &ratios));
     }
     for note in format::notes(found).lines() {
@@ -75,7 +76,7 @@ pub fn page(found: &Comparison) -> io::Result<String> {
     Ok(page)
 }
 
-/// A text as HTML: in an element or in an attribute's quotes.
+/// Escapes a text for an HTML element or a quoted attribute.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -96,7 +97,8 @@ fn section(page: &mut String, title: &str, inside: &str) {
     let _ = writeln!(page, "<h2>{}</h2>\n{inside}", escape(title));
 }
 
-/// A table in a box of its own that scrolls; the first line has the heads, the first cells name the lines.
+/// Renders a table in its own scrollable box; the first row has the column names, the first cells
+/// the row names.
 fn table(name: &str, rows: &[Vec<String>]) -> String {
     let mut html = format!(
         "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table>",
@@ -135,11 +137,11 @@ impl Figures {
         title: &str,
         text: &str,
         numbers: &[Vec<String>],
-        plot: impl FnOnce(&Told<'_>) -> io::Result<String>,
+        plot: impl FnOnce(&Description<'_>) -> io::Result<String>,
     ) -> io::Result<()> {
         self.count += 1;
         let id = format!("plot{}", self.count);
-        let svg = plot(&Told { id: &id, title, text })?;
+        let svg = plot(&Description { id: &id, title, text })?;
         let _ = writeln!(
             self.html,
             "<figure><figcaption><h3>{}</h3><p>{}</p></figcaption>\n{svg}\
@@ -160,60 +162,62 @@ fn number(value: f64) -> String {
     format!("{value:.3}")
 }
 
-/// The pairs behind every ratio, a plot an engine.
+/// Plots the pairs behind every ratio, one plot per engine.
 fn pairs(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     for (engine, entrant) in found.entrants.iter().enumerate().skip(1) {
         let mut numbers = heads(["", "median", "low", "high", "rounds"]);
-        let (mut lanes, mut all) = (Vec::new(), vec![1.0]);
+        let (mut plot_rows, mut all) = (Vec::new(), vec![1.0]);
         for row in &found.rows {
             let cell = row.cells.get(engine).and_then(Option::as_ref);
             let Some(against) = cell.and_then(|cell| cell.against.as_ref()) else { continue };
             let pairs = &against.pairs;
-            let said = format::said(found, entrant, against.verdict);
+            let verdict = format::verdict_text(found, entrant, against.verdict);
             all.extend(pairs.ratios.iter().chain([&pairs.interval.low, &pairs.interval.high]));
             let rounds: Vec<String> = pairs.ratios.iter().map(|r| number(*r)).collect();
             let [median, low, high] =
                 [pairs.median, pairs.interval.low, pairs.interval.high].map(number);
             numbers.push(vec![row.name.clone(), median, low, high, rounds.join(", ")]);
-            lanes.push(Lane {
+            plot_rows.push(PlotRow {
                 engine,
                 name: row.name.clone(),
-                value: format!("{:.2}, {said}", pairs.median),
+                value: format!("{:.2}, {verdict}", pairs.median),
                 dots: pairs.ratios.clone(),
                 whisker: Some((pairs.interval.low, pairs.interval.high)),
                 median: Some(pairs.median),
-                ..Lane::default()
+                ..PlotRow::default()
             });
         }
-        if lanes.is_empty() {
+        if plot_rows.is_empty() {
             continue;
         }
         let title = format!("{} over {}, every pair", found.entrants[0].name, entrant.name);
-        let text = "A circle a round; the thick line is the median's interval, the upright one the median. At 1 both \
-                    are the same. Of speeds more is better, of times, memory and energy less.";
+        let text = "One circle per round; the thick line is the interval of the median, the vertical line the median. At 1 both \
+                    are equal. For speeds more is better; for times, memory and energy less is better.";
         let x = Axis::log("ratio, logarithmic", all);
-        figures.add(&title, text, &numbers, |told| plots::lanes(told, &x, Some(1.0), &lanes))?;
+        figures.add(&title, text, &numbers, |description| {
+            plots::row_plot(description, &x, Some(1.0), &plot_rows)
+        })?;
     }
     Ok(())
 }
 
-/// Tokens a second, a plot a test.
+/// Plots tokens per second, one plot per test.
 fn speeds(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     for row in found.rows.iter().filter(|row| row.unit == Unit::TokensPerSecond) {
         let mut numbers = heads(["engine", "tok/s", "rounds"]);
-        let (mut lanes, mut all) = (Vec::new(), Vec::new());
+        let (mut plot_rows, mut all) = (Vec::new(), Vec::new());
         for (engine, (entrant, cell)) in found.entrants.iter().zip(&row.cells).enumerate() {
             let Some(cell) = cell else { continue };
             let (summary, mut value) = (&cell.summary, format::value(row, cell));
             let rounds: Vec<String> = summary.samples.iter().map(|s| number(*s)).collect();
             numbers.push(vec![entrant.name.clone(), value.clone(), rounds.join(", ")]);
             if !entrant.may_win() {
-                value.push_str(", other results");
+                value.push_str(", different results");
             }
             let spread = |s: f64| ((summary.median - s).max(0.0), summary.median + s);
             all.extend(summary.samples.iter().chain([&summary.median]));
             all.extend(summary.spread.map(|s| spread(s).1));
-            lanes.push(Lane {
+            plot_rows.push(PlotRow {
                 engine,
                 name: entrant.name.clone(),
                 value,
@@ -223,15 +227,18 @@ fn speeds(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
                 median: Some(summary.median),
             });
         }
-        let title = format!("Tokens a second, {}", row.name);
-        let text = "The bar ends at the median; a circle a round, the thick line is the spread.";
+        let title = format!("Tokens per second, {}", row.name);
+        let text =
+            "The bar ends at the median; one circle per round; the thick line is the spread.";
         let x = Axis::linear("tok/s", all);
-        figures.add(&title, text, &numbers, |told| plots::lanes(told, &x, None, &lanes))?;
+        figures.add(&title, text, &numbers, |description| {
+            plots::row_plot(description, &x, None, &plot_rows)
+        })?;
     }
     Ok(())
 }
 
-/// What every engine has of something; those that have nothing are left out.
+/// Collects a series per engine; engines without points are omitted.
 fn each(found: &Comparison, points: impl Fn(usize) -> Vec<Point>) -> Vec<Series> {
     let all = found.entrants.iter().enumerate();
     all.map(|(engine, entrant)| Series {
@@ -243,7 +250,7 @@ fn each(found: &Comparison, points: impl Fn(usize) -> Vec<Point>) -> Vec<Series>
     .collect()
 }
 
-/// A plot of lines; the upward axis by its label, and whether it is logarithmic.
+/// Draws a line plot; `y` is the label of the vertical axis and whether it is logarithmic.
 fn draw(
     figures: &mut Figures,
     title: &str,
@@ -263,10 +270,11 @@ fn draw(
             numbers.push(vec![one.name.clone(), point.x.to_string(), number(point.y) + &spread]);
         }
     }
-    figures.add(title, text, &numbers, |told| plots::lines(told, &x, &up, series))
+    figures.add(title, text, &numbers, |description| plots::lines(description, &x, &up, series))
 }
 
-/// Decode against depth and against sequences at once, prefill against length: where two tests differ in that alone.
+/// Plots decode against depth and against batch, and prefill against length, for tests that differ
+/// in that alone.
 fn curves(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     type Way = (Kind, &'static str, &'static str, fn(&Test) -> u32, fn(&Test) -> String);
     let ways: [Way; 3] = [
@@ -310,7 +318,7 @@ fn curves(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
             });
             if tests.len() > 1 && !series.is_empty() {
                 let title = format!("{title}, {rest}");
-                let text = "The median of the rounds and its spread.";
+                let text = "Median of the rounds with its spread.";
                 draw(figures, &title, text, along, ("tok/s", false), &series)?;
             }
         }
@@ -318,7 +326,7 @@ fn curves(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     Ok(())
 }
 
-/// How long tokens take after each other, from the fastest to the slowest.
+/// Plots the distribution of the times between tokens, from the fastest to the slowest.
 fn between(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     let mut most: f64 = 0.0;
     let mut numbers = heads(["engine", "p50, ms", "p90", "p99", "p99.9", "tokens"]);
@@ -326,7 +334,7 @@ fn between(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
         let mut times = found.entrants[engine].gaps();
         times.sort_by(f64::total_cmp);
         let last = times.len().saturating_sub(1);
-        // Evenly along the axis, so that the slow ones are not thinned out.
+        // Evenly spaced along the axis, so that the slow tokens are not thinned out.
         let ends = (times.len() as f64 + 1.0).log10();
         let index = |i| {
             ((1.0 - 10f64.powf(-ends * f64::from(i) / f64::from(POINTS))) * (last + 1) as f64)
@@ -349,13 +357,15 @@ fn between(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     if series.is_empty() {
         return Ok(());
     }
-    let x = Axis::percentiles("per cent of the tokens are faster", most);
+    let x = Axis::percentiles("per cent of tokens that are faster", most);
     let y = Axis::log("ms", series.iter().flat_map(|s| &s.points).map(|p| p.y));
-    let text = "Time between two tokens, of all answers but the first of each start. The slowest are drawn out.";
-    figures.add("Between tokens", text, &numbers, |told| plots::lines(told, &x, &y, &series))
+    let text = "Time between tokens, for all answers but the first of each start. The axis is stretched towards the slowest.";
+    figures.add("Between tokens", text, &numbers, |description| {
+        plots::lines(description, &x, &y, &series)
+    })
 }
 
-/// What is slower at first: tokens of the first answer, and first tokens of the first prompts.
+/// Plots the warm-up: tokens of the first answer, and first tokens of the first prompts.
 fn warm_up(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     let ordered = |times: &[f64]| -> Vec<Point> {
         let point = |(i, s): (usize, &f64)| Point { x: i as f64 + 1.0, y: s * 1e3, spread: None };
@@ -367,18 +377,19 @@ fn warm_up(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     });
     let prompts =
         each(found, |engine| ordered(first(engine).map_or(&[], |round| &round.first_token)));
-    let text = "Times between the tokens of the very first answer after the first start, in order.";
+    let text = "Times between the tokens of the first answer after the first start, in order.";
     if !answers.is_empty() {
         draw(figures, "Warm-up: the first answer", text, "token", ("ms", true), &answers)?;
     }
-    let text = "Times to the first token of the first prompts after the first start, in order.";
+    let text = "Times to first token of the first prompts after the first start, in order.";
     if !prompts.is_empty() {
         draw(figures, "Warm-up: first tokens", text, "prompt", ("ms", true), &prompts)?;
     }
     Ok(())
 }
 
-/// Every kind of step of a decoded token: what it computes a byte, and how fast, under the bandwidth of the same run.
+/// Plots the roofline: operations per byte and speed of every kind of decode step, under the
+/// bandwidth of the same run.
 fn roofline(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     let Some(kernels) = &found.kernels else { return Ok(()) };
     let mut numbers =
@@ -398,7 +409,7 @@ fn roofline(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
             step.operations.to_string(),
             number(step.seconds * 1e3),
             number(rate),
-            if roof > 0.0 { format!("{:.0}", 100.0 * bytes / roof) } else { "not told".into() },
+            if roof > 0.0 { format!("{:.0}", 100.0 * bytes / roof) } else { "not reported".into() },
         ]);
         if bytes > 0.0 && operations > 0.0 {
             let points = vec![Point { x: operations / bytes, y: rate, spread: None }];
@@ -409,7 +420,7 @@ fn roofline(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
         return Ok(());
     }
     let points = || all.iter().flat_map(|one| &one.points);
-    let x = Axis::log("operations a byte of weights and cache", points().map(|p| p.x));
+    let x = Axis::log("operations per byte of weights and cache", points().map(|p| p.x));
     if kernels.bandwidth > 0.0 {
         let ends = |x| Point { x, y: x * kernels.bandwidth / 1e9, spread: None };
         let (low, high) = x.ends();
@@ -417,13 +428,13 @@ fn roofline(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
         all.push(Series { engine, name: "bandwidth".into(), points: vec![ends(low), ends(high)] });
     }
     let y = Axis::log("Gop/s", all.iter().flat_map(|one| &one.points).map(|p| p.y));
-    let text = "The first engine's steps of a decoded token, of all layers together, under the bandwidth that was measured \
-                before and after them. Steps that read neither weights nor cache are in the numbers alone. What a step keeps in \
-                a processor's cache may be above the roof.";
-    figures.add("Roofline", text, &numbers, |told| plots::lines(told, &x, &y, &all))
+    let text = "Decode steps of the first engine, summed over all layers, under the bandwidth that was measured \
+                before and after them. Steps that read neither weights nor cache appear only in the table. A step whose data stays in \
+                the processor's cache may exceed the roof.";
+    figures.add("Roofline", text, &numbers, |description| plots::lines(description, &x, &y, &all))
 }
 
-/// What became of each test's speed, record by record; a plot a test, a line a number of threads.
+/// Plots the history of each test's speed, one plot per test and one line per number of threads.
 fn history(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     let mut tests: Vec<&str> = found.history.iter().map(|series| series.test.as_str()).collect();
     tests.sort_unstable();
@@ -465,46 +476,49 @@ fn history(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
         let points = || all.iter().flat_map(|one| &one.points);
         let x = Axis::linear("record", points().map(|p| p.x));
         let y = Axis::linear("tok/s", points().map(|p| p.y + p.spread.unwrap_or(0.0)));
-        let text = "Records of this model on this device that orinctl bench --save made, in their order; the whisker is a \
-                    record's spread. A change is named where it is larger than both spreads; an INVALID record is not drawn.";
+        let text = "Records of this model on this device from orinctl bench --save, in order; the whisker is the \
+                    record's spread. A change is labelled if it is larger than both spreads; INVALID records are omitted.";
         let title = format!("History, {test}");
-        figures.add(&title, text, &numbers, |told| plots::lines(told, &x, &y, &all))?;
+        figures
+            .add(&title, text, &numbers, |description| plots::lines(description, &x, &y, &all))?;
     }
     Ok(())
 }
 
-/// What each engine holds in memory, part by part.
+/// Plots the parts of each engine's memory.
 fn memory(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     let mut numbers = heads(["engine", "part", "MiB"]);
-    let (mut lanes, mut most) = (Vec::new(), vec![0.0]);
+    let (mut plot_rows, mut most) = (Vec::new(), vec![0.0]);
     for (engine, entrant) in found.entrants.iter().enumerate() {
         let Some(round) = entrant.rounds.last() else { continue };
         for (place, parts) in round.memory.places() {
             let name = format!("{}, {place}", entrant.name);
-            let mut lane = Lane { engine, name, ..Lane::default() };
+            let mut plot_row = PlotRow { engine, name, ..PlotRow::default() };
             let mut sum = 0.0;
             for (colour, (part, bytes)) in
                 parts.into_iter().enumerate().filter(|(_, part)| part.1 > Some(0))
             {
                 let mib = bytes.unwrap_or(0) as f64 / 1_048_576.0;
-                lane.bars.push((sum, sum + mib, colour, part.to_owned()));
-                numbers.push(vec![lane.name.clone(), part.to_owned(), format!("{mib:.1}")]);
+                plot_row.bars.push((sum, sum + mib, colour, part.to_owned()));
+                numbers.push(vec![plot_row.name.clone(), part.to_owned(), format!("{mib:.1}")]);
                 sum += mib;
             }
             if sum > 0.0 {
-                lane.value = format!("{sum:.0} MiB");
+                plot_row.value = format!("{sum:.0} MiB");
                 most.push(sum);
-                lanes.push(lane);
+                plot_rows.push(plot_row);
             }
         }
     }
-    if lanes.is_empty() {
+    if plot_rows.is_empty() {
         return Ok(());
     }
-    let text = "In the last round, from the left: weights, KV cache, activations, code, and the rest of the largest \
-                resident set. Memory that was reserved and never touched is not resident: parts may be more than that set.";
+    let text = "In the last round, from left to right: weights, KV cache, activations, code, and the rest of the largest \
+                resident set. Reserved memory that was never touched is not resident, so the parts may exceed that set.";
     let x = Axis::linear("MiB", most);
-    figures.add("Memory", text, &numbers, |told| plots::lanes(told, &x, None, &lanes))
+    figures.add("Memory", text, &numbers, |description| {
+        plots::row_plot(description, &x, None, &plot_rows)
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Plots as SVG: lines over two axes, and lanes (one quantity a lane, all on one axis). They know numbers and names,
-//! nothing of a comparison.
+//! SVG plots: line plots, and rows of one quantity each on a shared axis. This module knows numbers
+//! and names, but nothing of comparisons.
 //!
-//! Drawn by `plotters`. Its SVG backend writes colours as `#RRGGBB` attributes; [`colours`] maps each of them to a
-//! variable of the page's style, so that one drawing serves light and dark.
+//! Drawn with `plotters`. Its SVG backend writes colours as `#RRGGBB` attributes; [`colours`] maps
+//! each of them to a CSS variable of the page, so that one drawing serves light and dark mode.
 
 use std::fmt::Write as _;
 use std::io;
@@ -21,17 +21,17 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::escape;
 
-/// Width of a plot in its own units, about a phone's in pixels.
+/// Width of a plot in SVG units, about a phone's width in pixels.
 const WIDTH: u32 = 440;
-const LANE: i32 = 40;
-/// Room for the names beside the lines' ends, and how many characters of one fit.
+const ROW_HEIGHT: i32 = 40;
+/// Width of the names at the lines' ends, and how many characters fit.
 const NAMES: i32 = 104;
 const FIT: usize = 12;
 
 const INK: RGBColor = RGBColor(0x1B, 0x1F, 0x24);
 const GRID: RGBColor = RGBColor(0xD5, 0xDA, 0xE0);
-/// Colours after Okabe and Ito (2008), darker where white needs it: told apart by the colour-blind. Beside each the
-/// one on a dark ground.
+/// Colours by Okabe and Ito (2008), darkened for contrast on white, distinguishable by colour-blind
+/// readers; next to each its variant for dark mode.
 const PALETTE: [(RGBColor, &str); 5] = [
     (RGBColor(0x00, 0x72, 0xB2), "#56b4e9"),
     (RGBColor(0xC4, 0x50, 0x00), "#ff9a4d"),
@@ -43,7 +43,7 @@ const PALETTE: [(RGBColor, &str); 5] = [
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// The style that gives every colour of a plot its place on a light and on a dark ground.
+/// CSS rules that map every colour of a plot to its light and dark variant.
 pub(super) fn colours() -> String {
     let hex = |c: RGBColor| format!("#{:02X}{:02X}{:02X}", c.0, c.1, c.2);
     let mut all: Vec<(String, String, &str)> = PALETTE
@@ -63,34 +63,34 @@ pub(super) fn colours() -> String {
     format!(":root{{{light}}}\n@media(prefers-color-scheme:dark){{:root{{{dark}}}}}\n{rules}")
 }
 
-/// What a plot is called and shows, for who cannot see it. The name is unique in the page.
-pub(super) struct Told<'a> {
+/// Accessible name and description of a plot. The name is unique in the page.
+pub(super) struct Description<'a> {
     pub(super) id: &'a str,
     pub(super) title: &'a str,
     pub(super) text: &'a str,
 }
 
-/// Values along an edge of a plot.
+/// Axis of a plot.
 #[derive(Clone)]
 pub(super) struct Axis {
     label: String,
-    /// Where a value stands.
+    /// Position of a value on the axis.
     place: fn(f64) -> f64,
     low: f64,
     high: f64,
-    /// Values with their names.
+    /// Tick values with their labels.
     ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// From 0.
+    /// Linear axis from 0.
     pub(super) fn linear(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let most = values.into_iter().fold(0.0, f64::max);
         let high = if most > 0.0 { most * 1.06 } else { 1.0 };
         Self::with(label, |v| v, 0.0, high, even(0.0, high))
     }
 
-    /// Logarithmic, for values above 0; others are left out.
+    /// Logarithmic axis for values above 0; other values are ignored.
     pub(super) fn log(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let values = values.into_iter().filter(|v| *v > 0.0);
         let (low, high) =
@@ -113,7 +113,7 @@ impl Axis {
         Self::with(label, f64::ln, low, high, ticks)
     }
 
-    /// Shares of all measurements, the last ones drawn out, to the largest share below 1.
+    /// Axis of fractions of all measurements, stretched towards the largest fraction below 1.
     pub(super) fn percentiles(label: &str, most: f64) -> Self {
         let named = [(0.0, "0"), (0.5, "50"), (0.9, "90"), (0.99, "99"), (0.999, "99.9")];
         let high = most.max(0.9);
@@ -122,7 +122,7 @@ impl Axis {
         Self { label: label.into(), place, low: 0.0, high, ticks: ticks.collect() }
     }
 
-    /// The least and the largest value that it shows.
+    /// Smallest and largest value on the axis.
     pub(super) const fn ends(&self) -> (f64, f64) {
         (self.low, self.high)
     }
@@ -132,7 +132,7 @@ impl Axis {
         Self { label: label.into(), place, low, high, ticks }
     }
 
-    /// The name of a tick.
+    /// Label of a tick.
     fn named(&self, tick: f64) -> String {
         let tick = self.ticks.iter().find(|(value, _)| *value == tick);
         tick.map(|(_, name)| name.clone()).unwrap_or_default()
@@ -161,7 +161,7 @@ impl Ranged for Axis {
     }
 }
 
-/// Four to eight round values in a range.
+/// Returns four to eight round values in a range.
 fn even(low: f64, high: f64) -> Vec<f64> {
     let decade = 10f64.powf(((high - low) / 8.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|s| s * decade);
@@ -170,7 +170,7 @@ fn even(low: f64, high: f64) -> Vec<f64> {
     (first..).map(|i| i as f64 * step).take_while(|v| *v <= high).collect()
 }
 
-/// A round value in few characters.
+/// Formats a round value in few characters.
 fn short(value: f64) -> String {
     if value != 0.0 && value.abs() < 1e-4 {
         return format!("{value:.2e}");
@@ -179,7 +179,7 @@ fn short(value: f64) -> String {
     digits.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// One engine's line.
+/// Line of one engine.
 pub(super) struct Series {
     pub(super) engine: usize,
     pub(super) name: String,
@@ -189,14 +189,19 @@ pub(super) struct Series {
 pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
-    /// Half a whisker.
+    /// Half the length of the whisker.
     pub(super) spread: Option<f64>,
 }
 
-/// Lines with their names at their ends.
-pub(super) fn lines(told: &Told<'_>, x: &Axis, y: &Axis, all: &[Series]) -> io::Result<String> {
+/// Draws lines with their names at the ends.
+pub(super) fn lines(
+    description: &Description<'_>,
+    x: &Axis,
+    y: &Axis,
+    all: &[Series],
+) -> io::Result<String> {
     let height = 260;
-    svg(told, height, |area| {
+    svg(description, height, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin_top(24)
             .margin_right(NAMES)
@@ -225,7 +230,8 @@ pub(super) fn lines(told: &Told<'_>, x: &Axis, y: &Axis, all: &[Series]) -> io::
                 ends.push((end.1, series));
             }
         }
-        // Names keep the order of the ends, each a line below the one before it.
+        // Names stay in the order of the line ends, each at least a text line below the previous
+        // one.
         ends.sort_by_key(|(y, _)| *y);
         let left = WIDTH as i32 - NAMES + 12;
         let mut free = 24;
@@ -240,29 +246,29 @@ pub(super) fn lines(told: &Told<'_>, x: &Axis, y: &Axis, all: &[Series]) -> io::
     })
 }
 
-/// One quantity: a line of text, and its marks below.
+/// One quantity: a text line with its marks below.
 #[derive(Default)]
-pub(super) struct Lane {
+pub(super) struct PlotRow {
     pub(super) engine: usize,
     pub(super) name: String,
-    /// What stands at the other end of the name's line.
+    /// Text at the right end of the name's line.
     pub(super) value: String,
-    /// Bars from end to end: from, to, colour, name.
+    /// Bars: from, to, colour, name.
     pub(super) bars: Vec<(f64, f64, usize, String)>,
     pub(super) dots: Vec<f64>,
     pub(super) whisker: Option<(f64, f64)>,
     pub(super) median: Option<f64>,
 }
 
-/// Lanes on one axis, with a line through all at `same`.
-pub(super) fn lanes(
-    told: &Told<'_>,
+/// Draws quantities on one axis, with a vertical line through all at `same`.
+pub(super) fn row_plot(
+    description: &Description<'_>,
     x: &Axis,
     same: Option<f64>,
-    all: &[Lane],
+    all: &[PlotRow],
 ) -> io::Result<String> {
-    let height = 56 + LANE * all.len() as i32;
-    svg(told, height as u32, |area| {
+    let height = 56 + ROW_HEIGHT * all.len() as i32;
+    svg(description, height as u32, |area| {
         let none = Axis::with("", |v| v, 0.0, 1.0, Vec::new());
         let mut chart = ChartBuilder::on(area)
             .margin_left(14)
@@ -276,32 +282,37 @@ pub(super) fn lanes(
             let line = vec![(at(same), 6), (at(same), height - 50)];
             area.draw(&PathElement::new(line, INK.stroke_width(1)))?;
         }
-        for (i, lane) in all.iter().enumerate() {
-            let top = 8 + LANE * i as i32;
+        for (i, plot_row) in all.iter().enumerate() {
+            let top = 8 + ROW_HEIGHT * i as i32;
             let (text, middle) = (top + 7, top + 26);
-            let value = lane.value.chars().count();
-            write(area, &cut(&lane.name, 56usize.saturating_sub(value)), (14, text), HPos::Left)?;
-            write(area, &cut(&lane.value, 40), (WIDTH as i32 - 14, text), HPos::Right)?;
-            for (from, to, engine, name) in &lane.bars {
+            let value = plot_row.value.chars().count();
+            write(
+                area,
+                &cut(&plot_row.name, 56usize.saturating_sub(value)),
+                (14, text),
+                HPos::Left,
+            )?;
+            write(area, &cut(&plot_row.value, 40), (WIDTH as i32 - 14, text), HPos::Right)?;
+            for (from, to, engine, name) in &plot_row.bars {
                 let (left, right) = (at(*from), at(*to));
                 let bar = [(left, middle - 8), (right, middle + 8)];
                 area.draw(&Rectangle::new(bar, hue(*engine).mix(0.5).filled()))?;
-                // A gap tells neighbours apart without their colours.
+                // A gap separates neighbours even without their colours.
                 area.draw(&PathElement::new(vec![(right, middle - 8), (right, middle + 8)], GRID))?;
                 if name.chars().count() as i32 * 8 < right - left {
                     let place = ((left + right) / 2, middle);
                     write(area, name, place, HPos::Center)?;
                 }
             }
-            let style = colour(lane.engine);
-            if let Some((low, high)) = lane.whisker {
+            let style = colour(plot_row.engine);
+            if let Some((low, high)) = plot_row.whisker {
                 let line = vec![(at(low), middle), (at(high), middle)];
                 area.draw(&PathElement::new(line, style.stroke_width(3)))?;
             }
-            for &dot in &lane.dots {
+            for &dot in &plot_row.dots {
                 area.draw(&Circle::new((at(dot), middle), 4, INK.stroke_width(1)))?;
             }
-            if let Some(median) = lane.median {
+            if let Some(median) = plot_row.median {
                 let line = vec![(at(median), middle - 9), (at(median), middle + 9)];
                 area.draw(&PathElement::new(line, style.stroke_width(3)))?;
             }
@@ -310,7 +321,7 @@ pub(super) fn lanes(
     })
 }
 
-/// Axes, their ticks and the lines from these.
+/// Draws axes, ticks and grid lines.
 fn mesh(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<Axis, Axis>>,
     x: &Axis,
@@ -345,7 +356,7 @@ fn colour(engine: usize) -> ShapeStyle {
     hue(engine).stroke_width(1)
 }
 
-/// An engine's sign: shapes and colours are told apart each by itself.
+/// Draws an engine's marker: shape and colour each identify it.
 fn mark(area: &Area<'_>, engine: usize, (x, y): (i32, i32)) -> Drawn {
     let fill = hue(engine).filled();
     let sides: &[(i32, i32)] = match engine % 6 {
@@ -360,7 +371,7 @@ fn mark(area: &Area<'_>, engine: usize, (x, y): (i32, i32)) -> Drawn {
     area.draw(&Polygon::new(sides, fill))
 }
 
-/// At most so many characters of a name; the table has it whole.
+/// Truncates a name; the table contains the full name.
 fn cut(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();
@@ -368,15 +379,19 @@ fn cut(name: &str, most: usize) -> String {
     name.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// A drawing that scales, with its name and text.
-fn svg(told: &Told<'_>, height: u32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> io::Result<String> {
+/// Wraps a drawing in a scalable SVG with name and description.
+fn svg(
+    description: &Description<'_>,
+    height: u32,
+    draw: impl FnOnce(&Area<'_>) -> Drawn,
+) -> io::Result<String> {
     let mut drawn = String::new();
     let area = SVGBackend::with_string(&mut drawn, (WIDTH, height)).into_drawing_area();
     draw(&area).and_then(|()| area.present()).map_err(io::Error::other)?;
     drop(area);
-    // The backend's first tag has a fixed size and says nothing to a screen reader.
+    // The backend's root tag has a fixed size and no accessible name.
     let (_, inside) = drawn.split_once('>').unwrap_or_default();
-    let Told { id, title, text } = told;
+    let Description { id, title, text } = description;
     let (title, text) = (escape(title), escape(text));
     Ok(format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
@@ -400,7 +415,7 @@ mod tests {
                 assert!(axis.low <= low && high <= axis.high);
             }
         }
-        // Nothing to show is no reason to fail.
+        // Plots without data must not fail.
         assert!(Axis::log("", [0.0]).low < Axis::log("", []).high);
         assert!(!Axis::linear("", []).ticks.is_empty());
         let axis = Axis::percentiles("", 0.99);
@@ -411,14 +426,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_by_characters() {
+    fn names_are_truncated_by_characters() {
         assert_eq!(cut("größer", 6), "größer");
         assert_eq!(cut("größere", 6), "größe…");
     }
 
     #[test]
-    fn colours_are_told_from_their_ground() {
-        // Relative luminance and contrast of WCAG 2.2; 3 is asked of graphics.
+    fn colours_contrast_with_the_background() {
+        // Relative luminance and contrast of WCAG 2.2, which requires 3 for graphics.
         let luminance = |[r, g, b]: [u8; 3]| {
             let part = |c: u8| match f64::from(c) / 255.0 {
                 c if c <= 0.04045 => c / 12.92,

@@ -1,4 +1,4 @@
-//! The page of a small comparison, made here: everything in it, nothing of it alive, and seen in a browser.
+//! Tests of the page of a small comparison: complete, inert, and rendered in a browser.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -112,7 +112,7 @@ fn small() -> Comparison {
 }
 
 #[test]
-fn everything_found_is_in_the_page() {
+fn the_page_contains_every_result() {
     let found = small();
     let page = page(&found).unwrap();
     for table in [
@@ -131,7 +131,7 @@ fn everything_found_is_in_the_page() {
     }
     for title in [
         "orind over llama.cpp, every pair",
-        "Tokens a second, tg64 @ d1024",
+        "Tokens per second, tg64 @ d1024",
         "Prefill against length, depth 0",
         "Decode against depth, 64 tokens, batch 1",
         "Between tokens",
@@ -143,19 +143,20 @@ fn everything_found_is_in_the_page() {
     ] {
         assert!(page.contains(&format!("<h3>{title}</h3>")), "{title}");
     }
-    // Half of 20 GB/s; four fifths of it; and what has no place under a roof is a number all the same.
+    // Half of 20 GB/s; four fifths of it; a step without a place under the roof is still in the
+    // table.
     for cell in
         ["50", "80", "norm", "0.001", "+25.0 %", "INVALID", "&lt;throttled&gt;", "2 threads, 3"]
     {
         assert!(page.contains(&format!(">{cell}</t")), "{cell}");
     }
-    // Each kernel that reads something is a mark with its name, and the roof is a line.
+    // Each kernel that reads weights or cache is a labelled mark, and the roof is a line.
     for name in ["qkv", "ffn &lt;up&gt;", "bandwidth"] {
         assert!(page.contains(&format!("\n{name}\n</text>")), "{name}");
     }
-    // Where tests differ in nothing else there is no curve.
+    // There is no curve unless tests differ only in that variable.
     assert!(!page.contains("against batch"));
-    // Every drawing has its name, its text and its table.
+    // Every drawing has a name, a text and a table.
     let plots = page.matches("<svg ").count();
     assert!(plots >= 11, "{plots}");
     for part in
@@ -170,7 +171,7 @@ fn everything_found_is_in_the_page() {
 }
 
 #[test]
-fn numbers_that_follow_from_others_and_those_that_nobody_told() {
+fn derived_numbers_are_computed_and_unreported_ones_marked() {
     let mut found = small();
     for round in &mut found.entrants[1].rounds {
         (round.load, round.memory.kv) = (None, None);
@@ -193,19 +194,19 @@ fn numbers_that_follow_from_others_and_those_that_nobody_told() {
     assert_eq!((first("load", 1), first("cold start", 1)), (None, None));
     let measured = format::measured(&found);
     let line = |name: &str| measured.iter().find(|line| line[0].starts_with(name)).unwrap();
-    assert_eq!(line("load")[2..], ["not told", &line("load")[3], "-"]);
+    assert_eq!(line("load")[2..], ["not reported", &line("load")[3], "-"]);
     let memory = line("memory, host");
-    assert_eq!(memory[1], "1000, 200, 60, not told, 140");
-    assert_eq!(memory[2], "1000, not told, 60, not told, 340");
+    assert_eq!(memory[1], "1000, 200, 60, not reported, 140");
+    assert_eq!(memory[2], "1000, not reported, 60, not reported, 340");
     assert_eq!(line("pp128: mean, peak")[1].split(", ").nth(1), Some("800.0"));
     assert!(!measured.iter().any(|line| line[0].starts_with("memory, GPU")));
 }
 
 #[test]
-fn a_comparison_read_back_is_the_one_that_was_written() {
+fn comparisons_round_trip_through_json() {
     let mut found = small();
     for (i, round) in (1u32..).zip(found.entrants.iter_mut().flat_map(|e| &mut e.rounds)) {
-        // Every other quotient has a last digit that careless readers lose.
+        // Quotients with a last digit that inexact parsers lose.
         for gap in round.between.iter_mut().flatten() {
             *gap /= f64::from(i) * 3.7;
         }
@@ -213,7 +214,7 @@ fn a_comparison_read_back_is_the_one_that_was_written() {
     found.judge();
     let json = serde_json::to_string_pretty(&found).unwrap();
     assert_eq!(Comparison::from_json(json.as_bytes()).unwrap(), found);
-    // A verdict follows from the rounds, whatever somebody wrote into the file.
+    // Verdicts are recomputed from the rounds, whatever the file says.
     let better = json.replace("\"worse\"", "\"better\"").replace("\"disagrees\"", "\"better\"");
     assert_ne!(better, json);
     assert_eq!(Comparison::from_json(better.as_bytes()).unwrap(), found);
@@ -221,7 +222,7 @@ fn a_comparison_read_back_is_the_one_that_was_written() {
 }
 
 #[test]
-fn nothing_in_the_page_is_alive() {
+fn the_page_contains_no_active_content() {
     let page = page(&small()).unwrap();
     let lower = page.to_lowercase();
     for part in [
@@ -239,7 +240,7 @@ fn nothing_in_the_page_is_alive() {
         assert!(!lower.contains(part), "{part}");
     }
     assert!(page.contains("default-src 'none'"));
-    // Every tag that is opened is closed: nothing a name has ends one early.
+    // Every tag that is opened is closed, so no name ends one early.
     for tag in [
         "html", "head", "title", "style", "body", "main", "table", "thead", "tbody", "tr",
         "figure", "svg", "details", "div",
@@ -252,7 +253,7 @@ fn nothing_in_the_page_is_alive() {
 }
 
 #[test]
-fn the_same_data_gives_the_same_page_and_little_data_a_page() {
+fn pages_are_reproducible_and_need_little_data() {
     let found = small();
     assert_eq!(page(&found).unwrap(), page(&found.clone()).unwrap());
     let mut bare = small();
@@ -271,7 +272,7 @@ fn the_same_data_gives_the_same_page_and_little_data_a_page() {
 }
 
 #[test]
-fn code_is_told_by_place_and_the_rest_is_what_nobody_names() {
+fn memory_is_reported_by_kind_and_the_rest_is_unnamed() {
     let memory = Memory {
         peak: Some(90),
         weights: Some(50),
@@ -284,7 +285,7 @@ fn code_is_told_by_place_and_the_rest_is_what_nobody_names() {
         (host.len(), host[0].1[3], host[0].1[4]),
         (1, ("code", Some(5)), ("rest", Some(25)))
     );
-    assert_eq!(host[0].1[2], ("activations", None), "not told is not nothing");
+    assert_eq!(host[0].1[2], ("activations", None), "unreported is not zero");
     let both = Memory { gpu: Some(70), gpu_code: Some(3), ..memory }.places();
     assert_eq!(
         (both[0].0, both[0].1[3], both[0].1[4]),
@@ -298,7 +299,7 @@ fn code_is_told_by_place_and_the_rest_is_what_nobody_names() {
     assert_eq!(Memory { peak: Some(20), ..memory }.places()[0].1[4], ("rest", Some(0)));
 }
 
-/// What a headless browser gives for a file: a line of its own, or a picture.
+/// Returns the output of a headless browser for a file.
 fn shown(browser: &std::path::Path, folder: &std::path::Path, more: &[&str], file: &str) -> String {
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
@@ -309,7 +310,7 @@ fn shown(browser: &std::path::Path, folder: &std::path::Path, more: &[&str], fil
 }
 
 #[test]
-fn a_browser_shows_it_on_a_phone_and_a_desk_in_light_and_dark() {
+fn browsers_render_the_page_on_phone_and_desktop_in_light_and_dark() {
     let Some(browser) = orind_testing::browser::chromium() else {
         let mut errors = io::stderr();
         io::Write::write_all(&mut errors, b"skipped: no chromium on this machine\n").unwrap();
@@ -317,7 +318,8 @@ fn a_browser_shows_it_on_a_phone_and_a_desk_in_light_and_dark() {
     };
     let folder = tempfile::tempdir().unwrap();
     let page = page(&small()).unwrap();
-    // The page in a frame as wide as a phone or a desk, measured from outside: the page itself runs no script.
+    // The page in a frame as wide as a phone or a desktop, measured from outside because the page
+    // runs no script.
     let frame = |width: u32| {
         format!(
             "<!doctype html><iframe id=f style=\"width:{width}px;height:844px;border:0\" srcdoc=\"{}\"></iframe>
@@ -348,6 +350,6 @@ fn a_browser_shows_it_on_a_phone_and_a_desk_in_light_and_dark() {
         shown(&browser, folder.path(), &[&shot, "--window-size=1280,3000"], file);
         std::fs::metadata(png).unwrap().len()
     };
-    // A picture of nothing compresses to nothing.
+    // A picture of an empty page compresses well.
     assert!(picture("page.html") > 10 * picture("blank.html"));
 }

@@ -1,5 +1,5 @@
-//! llama.cpp: `llama-bench` for speeds, `llama-batched-bench` for several sequences at once where it is beside it,
-//! `llama-server` for times, answers and what it was built for.
+//! llama.cpp: `llama-bench` for speeds, `llama-batched-bench` for several sequences if it is
+//! installed, `llama-server` for latencies, answers and build flags.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::{Error, Told, Vocabulary, list};
+use super::{Error, PeerAnswers, Vocabulary, list};
 use crate::facts::{self, Facts};
 use crate::outcome::{Memory, Outcome};
 use crate::process::{self, Process};
-use crate::served::{Dialect, Server};
+use crate::server::{Dialect, Server};
 use crate::workload::Workload;
 use api::client::Client;
 use bench::{Kind, Test};
@@ -22,9 +22,9 @@ const BENCH: &str = "llama-bench";
 const BATCHED: &str = "llama-batched-bench";
 const SERVER: &str = "llama-server";
 const LIMIT: Duration = Duration::from_secs(3600);
-/// How long a model may take to load.
+/// Time limit for loading a model.
 const LOADING: Duration = Duration::from_secs(600);
-const INSTALL: &str = "its sources come with PyPI's llama-cpp-python: `pip download --no-deps --no-binary :all: \
+const INSTALL: &str = "its sources are part of PyPI's llama-cpp-python: `pip download --no-deps --no-binary :all: \
      llama-cpp-python`, unpack, and in vendor/llama.cpp `cmake -B build -DGGML_NATIVE=ON && cmake --build build \
      --config Release --target llama-bench llama-batched-bench llama-server`; then --llama-cpp build/bin";
 
@@ -32,7 +32,7 @@ pub(super) struct LlamaCpp {
     pub(super) folder: Option<PathBuf>,
 }
 
-/// A row of `llama-bench -o json`.
+/// Row of `llama-bench -o json`.
 #[derive(Deserialize)]
 struct Row {
     build_commit: String,
@@ -50,18 +50,18 @@ struct Row {
     avg_ts: f64,
 }
 
-/// A line of `llama-batched-bench --output-format jsonl`.
+/// Line of `llama-batched-bench --output-format jsonl`.
 #[derive(Deserialize)]
 struct Batched {
-    /// Tokens in each sequence when the clock starts, generated in each, and sequences.
+    /// Tokens in each sequence at the start, tokens generated in each, and number of sequences.
     pp: u32,
     tg: u32,
     pl: u32,
-    /// Of all sequences together.
+    /// Summed over all sequences.
     speed_tg: f64,
 }
 
-/// A flag that versions write as a number, a truth value or a word.
+/// Parses a flag that versions write as a number, a boolean or a word.
 fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     Ok(match Value::deserialize(from)? {
         Value::Bool(flag) => flag,
@@ -93,19 +93,23 @@ impl LlamaCpp {
         self.program(SERVER).map(drop)
     }
 
-    pub(super) async fn answers(&self, work: &Workload, id: Vocabulary<'_>) -> Result<Told, Error> {
+    pub(super) async fn answers(
+        &self,
+        work: &Workload,
+        id: Vocabulary<'_>,
+    ) -> Result<PeerAnswers, Error> {
         let (process, server, mut outcome) = self.start(work).await?;
         let answers = server.answers(work, id).await?;
         outcome.facts.file = read_by(&work.model, work);
         drop(process);
-        Ok(Told { answers, outcome })
+        Ok(PeerAnswers { answers, outcome })
     }
 
     pub(super) async fn round(&self, work: &Workload, round: u32) -> Result<Outcome, Error> {
         let speeds = self.bench(work).await?;
         let (process, server, mut outcome) = self.start(work).await?;
         let times = server.times(work, round).await?;
-        outcome.memory.seen(process.held());
+        outcome.memory.seen(process.memory());
         drop(process);
         let built_for = outcome.facts.built_for.take();
         outcome.facts = Facts { built_for, file: read_by(&work.model, work), ..speeds.facts };
@@ -133,7 +137,7 @@ impl LlamaCpp {
             .args(["-d", &list(work.tests.iter().map(|test| test.depth))]);
         let finished = process::run(command, b"", LIMIT).await?;
         let rows: Vec<Row> = serde_json::from_slice(&finished.printed).map_err(|error| {
-            Error::Answer { peer: BENCH, what: format!("its JSON is not as expected: {error}") }
+            Error::Answer { peer: BENCH, what: format!("unexpected JSON: {error}") }
         })?;
         let first = rows.first();
         let first = first.ok_or_else(|| Error::Answer { peer: BENCH, what: "no rows".into() })?;
@@ -163,8 +167,8 @@ impl LlamaCpp {
         Ok(outcome)
     }
 
-    /// Speeds of several sequences at once. A llama.cpp that was built without the program for it has none, and
-    /// its version says so.
+    /// Measures several sequences at once. If the program is missing, there is no number, and the
+    /// version string reports it.
     async fn batched(&self, work: &Workload, outcome: &mut Outcome) -> Result<(), Error> {
         let tests: Vec<&Test> = work.tests.iter().filter(|test| test.batch > 1).collect();
         if tests.is_empty() {
@@ -190,13 +194,13 @@ impl LlamaCpp {
         Ok(())
     }
 
-    /// A server with the model.
+    /// Starts a server with the model.
     async fn start(&self, work: &Workload) -> Result<(Process, Server, Outcome), Error> {
         let port = free_port()?;
         let mut command = Command::new(self.program(SERVER)?);
         command
             .args(["--host", "127.0.0.1", "--port", &port.to_string(), "-np", "1", "-fa", "on"])
-            // Tells the sizes of its buffers.
+            // Log level that prints the sizes of buffers.
             .args(["-lv", "4"])
             .args(["-t", &work.threads.to_string(), "-tb", &work.threads.to_string()])
             .args(["-ngl", layers(work), "-c", &work.context().next_multiple_of(256).to_string()])
@@ -211,26 +215,26 @@ impl LlamaCpp {
                 return Err(failure.into());
             }
             if process.started().elapsed() > LOADING {
-                return Err(process.answer("it did not get ready").into());
+                return Err(process.answer("it did not become ready").into());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let load = process.started().elapsed().as_secs_f64();
-        let said = process.said();
-        let built_for = said.iter().find(|line| line.contains("system_info"));
+        let log = process.output_lines();
+        let built_for = log.iter().find(|line| line.contains("system_info"));
         let facts = Facts {
             version: "llama.cpp".into(),
             built_for: built_for.map(|line| facts::system_info(line)),
             ..Facts::default()
         };
         let outcome =
-            Outcome { facts, load: Some(load), memory: memory(&said), ..Outcome::default() };
+            Outcome { facts, load: Some(load), memory: memory(&log), ..Outcome::default() };
         let server = Server { client, model: "m".into(), dialect: Dialect::LlamaCpp };
         Ok((process, server, outcome))
     }
 }
 
-/// It reads the file that it is given: the hash is that of the file now.
+/// Hash of the file that the engine reads, computed now.
 fn read_by(file: &Path, work: &Workload) -> Option<String> {
     (file == work.model).then(|| work.sha256.clone())
 }
@@ -239,7 +243,7 @@ const fn layers(work: &Workload) -> &'static str {
     if matches!(work.device.as_bytes(), b"cpu") { "0" } else { "99" }
 }
 
-/// The name and speed of a row.
+/// Name and speed of a row.
 fn speed(row: &Row) -> Option<(String, f64)> {
     let (kind, tokens) = match (row.n_prompt, row.n_gen) {
         (0, tokens) => (Kind::Decode, tokens),
@@ -250,7 +254,7 @@ fn speed(row: &Row) -> Option<(String, f64)> {
     Some((test.to_string(), row.avg_ts))
 }
 
-/// Name and speed of each test that `llama-batched-bench` printed a line of, among others.
+/// Name and speed of each test in the output of `llama-batched-bench`.
 fn several(printed: &[u8], tests: &[&Test]) -> BTreeMap<String, f64> {
     let lines = printed.split(|&byte| byte == b'\n');
     let rows: Vec<Batched> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
@@ -262,10 +266,10 @@ fn several(printed: &[u8], tests: &[&Test]) -> BTreeMap<String, f64> {
     tests.iter().filter_map(speed).collect()
 }
 
-/// What its log says of memory: `CPU model buffer size = 990.11 MiB`, `KV`, `compute`.
-fn memory(said: &[String]) -> Memory {
+/// Parses the log lines about memory: `CPU model buffer size = 990.11 MiB`, `KV`, `compute`.
+fn memory(log: &[String]) -> Memory {
     let mut sums = BTreeMap::new();
-    for line in said {
+    for line in log {
         let Some((what, size)) = line.split_once("buffer size =") else { continue };
         let size = size.trim().strip_suffix("MiB").and_then(|size| size.trim().parse::<f64>().ok());
         let kind =
@@ -278,7 +282,7 @@ fn memory(said: &[String]) -> Memory {
     Memory { weights: of("model"), kv: of("KV"), activations: of("compute"), ..Memory::default() }
 }
 
-/// A port that nobody listens on now.
+/// Returns a port that is free now.
 fn free_port() -> Result<u16, Error> {
     let bound = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
     bound
@@ -291,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_read_whatever_the_version_calls_its_flags() {
+    fn rows_of_all_versions_are_parsed() {
         let row = |flash: &str| {
             format!(
                 r#"{{"build_commit":"abc","build_number":9,"n_ubatch":512,"n_threads":2,"type_k":"f16","type_v":"f16",
@@ -307,9 +311,9 @@ mod tests {
         }
     }
 
-    /// As `-npp 1,16 -ntg 8 -npl 1,4` prints it, shortened.
+    /// Output of `-npp 1,16 -ntg 8 -npl 1,4`, shortened.
     #[test]
-    fn several_sequences_are_those_of_the_batched_bench() {
+    fn batched_speeds_come_from_the_batched_bench() {
         let printed = r#"
             {"n_kv_max": 1024, "pp": 1, "tg": 8, "pl": 1, "speed_tg": 14.5}
             {"n_kv_max": 1024, "pp": 1, "tg": 8, "pl": 4, "speed_tg": 17.5}
@@ -322,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_the_batched_bench_there_is_no_number_and_the_version_says_so() {
+    async fn a_missing_batched_bench_is_reported_in_the_version() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let peer = LlamaCpp { folder: Some(folder.path().to_owned()) };
@@ -346,7 +350,7 @@ mod tests {
         assert_eq!(outcome.speeds, BTreeMap::new());
         assert_eq!(outcome.facts.version, ", without llama-batched-bench");
 
-        // One that is there is asked for these sequences, with room for all of them.
+        // An installed one is called with these sequences and enough context.
         let program = folder.path().join(BATCHED);
         let script = r#"#!/bin/sh
 case "$*" in *"-t 2 -tb 2 -c 256 -npp 1 -ntg 8 -npl 4 -m m.gguf") ;; *) exit 3 ;; esac
@@ -361,14 +365,14 @@ echo '{"pp": 1, "tg": 8, "pl": 4, "speed_tg": 17.5}'
     }
 
     #[test]
-    fn memory_is_what_the_log_says() {
-        let said = [
+    fn memory_is_parsed_from_the_log() {
+        let log = [
             "load_tensors:   CPU_Mapped model buffer size =   10.50 MiB",
             "load_tensors:   CPU_REPACK model buffer size =    1.50 MiB",
             "llama_kv_cache:        CPU KV buffer size =    4.00 MiB",
             "llama_context:        CPU compute buffer size =   2.00 MiB",
         ];
-        let memory = memory(&said.map(String::from));
+        let memory = memory(&log.map(String::from));
         assert_eq!(memory.weights, Some(12 << 20));
         assert_eq!((memory.kv, memory.activations), (Some(4 << 20), Some(2 << 20)));
     }

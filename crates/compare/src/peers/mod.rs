@@ -1,5 +1,5 @@
-//! The engines that can be compared: one adapter each, from the workload to an outcome. An adapter starts
-//! processes, one at a time, and knows what its engine's output means; it judges nothing.
+//! Engines that can be compared: one adapter each, from the workload to an outcome. An adapter
+//! starts processes, one at a time, and parses its engine's output; it judges nothing.
 
 mod llama_cpp;
 mod openai;
@@ -13,21 +13,21 @@ use super::process::Failure;
 use super::workload::Workload;
 use api::client;
 
-/// How peers are found and set, where their names do not say it.
+/// Paths and settings of peers that their names do not contain.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Folder of llama.cpp's programs; else they are looked for in `PATH`.
+    /// Folder of llama.cpp's programs; otherwise `PATH` is searched.
     pub llama_cpp: Option<PathBuf>,
-    /// The user's Python.
+    /// Python interpreter of the user.
     pub python: PathBuf,
-    /// `torch.compile`, and half precision.
+    /// Use `torch.compile`, and half precision.
     pub compile: bool,
     pub half: bool,
 }
 
 /// A peer, chosen by its name.
 pub struct Peer {
-    /// As it was asked for: `llama.cpp`, `orind:PATH`.
+    /// Name on the command line: `llama.cpp`, `orind:PATH`.
     pub name: String,
     kind: Kind,
 }
@@ -39,18 +39,18 @@ enum Kind {
     OpenAi(openai::OpenAi),
 }
 
-/// Why a peer gives nothing.
+/// Reason why a peer has no results.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "{name}: no such peer; there are llama.cpp, tinygrad, pytorch, orind:PATH and openai:HOST:PORT"
+        "{name}: unknown peer; expected llama.cpp, tinygrad, pytorch, orind:PATH or openai:HOST:PORT"
     )]
     Unknown { name: String },
-    /// Not on this machine.
-    #[error("{what} is not there; {install}")]
+    /// Not installed on this machine.
+    #[error("{what} not found; {install}")]
     Missing {
         what: String,
-        /// The command that brings it.
+        /// Command that installs it.
         install: String,
     },
     #[error(transparent)]
@@ -63,18 +63,18 @@ pub enum Error {
     Answer { peer: &'static str, what: String },
 }
 
-/// What a peer answers, and what it told of itself meanwhile.
+/// Answers of a peer, and the facts that it reported meanwhile.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct PeerAnswers {
     pub answers: Vec<Answer>,
     pub outcome: Outcome,
 }
 
-/// Finds a token by its text.
+/// Function that finds a token by its text.
 pub(super) type Vocabulary<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
 impl Peer {
-    /// This very build.
+    /// Returns this build as a peer.
     pub fn own() -> Self {
         let program = client::private::OWN.into();
         Self { name: "orind".into(), kind: Kind::Orind(orind::Orind { program }) }
@@ -97,7 +97,7 @@ impl Peer {
         Ok(Self { name: name.into(), kind })
     }
 
-    /// Whether it is there at all.
+    /// Checks that the peer is installed.
     pub async fn find(&self) -> Result<(), Error> {
         match &self.kind {
             Kind::Orind(peer) => peer.find(),
@@ -107,8 +107,8 @@ impl Peer {
         }
     }
 
-    /// What it answers to the judged prompts.
-    pub async fn answers(&self, work: &Workload, id: Vocabulary<'_>) -> Result<Told, Error> {
+    /// Requests the answers to the test prompts.
+    pub async fn answers(&self, work: &Workload, id: Vocabulary<'_>) -> Result<PeerAnswers, Error> {
         match &self.kind {
             Kind::Orind(peer) => peer.answers(work, id).await,
             Kind::LlamaCpp(peer) => peer.answers(work, id).await,
@@ -117,7 +117,7 @@ impl Peer {
         }
     }
 
-    /// One round of all tests and times.
+    /// Runs one round of all tests and latencies.
     pub async fn round(&self, work: &Workload, round: u32) -> Result<Outcome, Error> {
         match &self.kind {
             Kind::Orind(peer) => peer.round(work, round).await,
@@ -128,7 +128,7 @@ impl Peer {
     }
 }
 
-/// Values of a list with commas between, as all these programs take them; without repetition.
+/// Formats a comma-separated list without repetitions, as all these programs accept it.
 fn list(values: impl Iterator<Item = u32>) -> String {
     let mut values: Vec<u32> = values.collect();
     values.sort_unstable();

@@ -1,11 +1,11 @@
-//! Any server of OpenAI's routes, by its port: everything is measured as its client sees it.
+//! Any OpenAI-compatible server, given by its port; everything is measured as its client sees it.
 
 use serde_json::Value;
 
-use super::{Error, Told, Vocabulary};
+use super::{Error, PeerAnswers, Vocabulary};
 use crate::facts::Facts;
 use crate::outcome::Outcome;
-use crate::served::{Dialect, Server};
+use crate::server::{Dialect, Server};
 use crate::workload::Workload;
 use api::client::Client;
 
@@ -15,7 +15,7 @@ pub(super) struct OpenAi {
 }
 
 impl OpenAi {
-    /// `HOST:PORT`, with or without `http://`.
+    /// Accepts `HOST:PORT`, with or without `http://`.
     pub(super) fn new(address: &str) -> Self {
         let address = address.trim_start_matches("http:").trim_matches('/').to_owned();
         Self { client: Client::tcp(address.clone(), None), address }
@@ -25,17 +25,17 @@ impl OpenAi {
         self.model().await.map(drop)
     }
 
-    /// The first of its models.
+    /// Returns the first of its models.
     async fn model(&self) -> Result<String, Error> {
         let models: Value =
             self.client.get("/v1/models").await.map_err(|error| Error::Missing {
-                what: format!("a server of OpenAI's routes on {} ({error})", self.address),
-                install: "start it, with the model that is compared, and name its port".into(),
+                what: format!("OpenAI-compatible server on {} ({error})", self.address),
+                install: "start it with the compared model, and name its port".into(),
             })?;
         let first = models["data"][0]["id"].as_str();
         first.map(str::to_owned).ok_or_else(|| Error::Answer {
             peer: "openai",
-            what: format!("{} names no model in /v1/models", self.address),
+            what: format!("{} lists no model in /v1/models", self.address),
         })
     }
 
@@ -50,15 +50,19 @@ impl OpenAi {
         Ok((server, Outcome { facts, ..Outcome::default() }))
     }
 
-    pub(super) async fn answers(&self, work: &Workload, id: Vocabulary<'_>) -> Result<Told, Error> {
+    pub(super) async fn answers(
+        &self,
+        work: &Workload,
+        id: Vocabulary<'_>,
+    ) -> Result<PeerAnswers, Error> {
         let (server, outcome) = self.server().await?;
-        Ok(Told { answers: server.answers(work, id).await?, outcome })
+        Ok(PeerAnswers { answers: server.answers(work, id).await?, outcome })
     }
 
     pub(super) async fn round(&self, work: &Workload, round: u32) -> Result<Outcome, Error> {
-        let (server, told) = self.server().await?;
+        let (server, started) = self.server().await?;
         let mut outcome = server.times(work, round).await?;
-        outcome.facts = told.facts;
+        outcome.facts = started.facts;
         server.speeds(work, round, &mut outcome).await?;
         Ok(outcome)
     }

@@ -1,15 +1,16 @@
-//! orind itself, this build or another: `orinctl bench` for speeds, a private daemon for times and answers.
+//! orind itself, this build or another: `orinctl bench` for speeds, a private daemon for latencies
+//! and answers.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::{Error, Told, Vocabulary, list};
+use super::{Error, PeerAnswers, Vocabulary, list};
 use crate::facts::Facts;
 use crate::outcome::{Memory, Outcome};
 use crate::process;
-use crate::served::{Dialect, Server};
+use crate::server::{Dialect, Server};
 use crate::workload::Workload;
 use api::LoadRequest;
 use api::client::private::Private;
@@ -19,7 +20,7 @@ use bench::{Kind, Report};
 const LIMIT: Duration = Duration::from_secs(3600);
 
 pub(super) struct Orind {
-    /// An `orinctl`.
+    /// Path of an `orinctl`.
     pub(super) program: PathBuf,
 }
 
@@ -30,12 +31,12 @@ impl Orind {
         }
         Err(Error::Missing {
             what: self.program.display().to_string(),
-            install: "name the orinctl of another build, as `cargo build --release` makes it"
+            install: "name the orinctl of another build, as `cargo build --release` creates it"
                 .into(),
         })
     }
 
-    /// A private daemon with the model.
+    /// Starts a private daemon with the model.
     async fn start(&self, work: &Workload) -> Result<(Private, Server, Outcome), Error> {
         let private = Private::start(&self.program).await?;
         let request = LoadRequest {
@@ -54,17 +55,25 @@ impl Orind {
         Ok((private, server, outcome))
     }
 
-    pub(super) async fn answers(&self, work: &Workload, id: Vocabulary<'_>) -> Result<Told, Error> {
+    pub(super) async fn answers(
+        &self,
+        work: &Workload,
+        id: Vocabulary<'_>,
+    ) -> Result<PeerAnswers, Error> {
         let (_private, server, outcome) = self.start(work).await?;
-        Ok(Told { answers: server.answers(work, id).await?, outcome })
+        Ok(PeerAnswers { answers: server.answers(work, id).await?, outcome })
     }
 
     pub(super) async fn round(&self, work: &Workload, round: u32) -> Result<Outcome, Error> {
         let mut outcome = self.bench(work, round).await?;
         let (private, server, started) = self.start(work).await?;
         let times = server.times(work, round).await?;
-        outcome.memory.code =
-            private.id().try_into().ok().map(|id| process::holds(id).code).filter(|code| *code > 0);
+        outcome.memory.code = private
+            .id()
+            .try_into()
+            .ok()
+            .map(|id| process::process_memory(id).code)
+            .filter(|code| *code > 0);
         drop(private);
         outcome.load = started.load;
         outcome.first_token = times.first_token;
@@ -96,7 +105,7 @@ impl Orind {
         };
         let report: Report = serde_json::from_slice(&printed).map_err(|error| Error::Answer {
             peer: "orind",
-            what: format!("its report is none of a build like this: {error}"),
+            what: format!("its report has an incompatible format: {error}"),
         })?;
         Ok(outcome(&report, work))
     }
@@ -108,7 +117,7 @@ fn outcome(report: &Report, work: &Workload) -> Outcome {
     let rows = || report.rows.iter().filter(|row| asked(&row.name));
     let memory = report.memory;
     let commit = manifest.commit.as_deref().unwrap_or("unknown commit");
-    // Twelve digits name a commit; a mark of changed sources stays.
+    // Twelve digits identify a commit; the mark of modified sources stays.
     let (hash, mark) = commit.split_once('-').unwrap_or((commit, ""));
     let hash: String = hash.chars().take(12).collect();
     let commit = if mark.is_empty() { hash } else { format!("{hash}-{mark}") };

@@ -1,4 +1,4 @@
-//! Engines in Python: a runner that is part of this program, executed by the user's own Python.
+//! Engines in Python: a runner script embedded in this program, executed by the user's Python.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::process::Command;
 
-use super::{Error, Settings, Told};
+use super::{Error, PeerAnswers, Settings};
 use crate::outcome::{Answer, Outcome};
 use crate::process::{self, Finished};
 use crate::workload::{TOP, Workload};
@@ -15,16 +15,16 @@ use bench::Kind;
 
 const RUNNER: &str = include_str!("runner.py");
 const LIMIT: Duration = Duration::from_secs(3600);
-/// How long a Python may take to import what the runner needs.
+/// Time limit for importing the runner's packages.
 const FINDING: Duration = Duration::from_secs(120);
-/// Prompts whose first token is timed.
+/// Number of prompts whose first token is timed.
 const FIRST: u32 = 3;
 
 pub(super) struct Python {
     python: PathBuf,
     name: &'static str,
     engine: &'static str,
-    /// What it imports, and the packages that have it.
+    /// Statements that import the packages, and the packages to install.
     imports: &'static str,
     packages: &'static str,
     compile: bool,
@@ -76,9 +76,9 @@ impl Python {
         })
     }
 
-    pub(super) async fn answers(&self, work: &Workload) -> Result<Told, Error> {
+    pub(super) async fn answers(&self, work: &Workload) -> Result<PeerAnswers, Error> {
         let (printed, _) = self.run(work, "answers", 0).await?;
-        Ok(Told { answers: printed.answers, outcome: printed.outcome })
+        Ok(PeerAnswers { answers: printed.answers, outcome: printed.outcome })
     }
 
     pub(super) async fn round(&self, work: &Workload, round: u32) -> Result<Outcome, Error> {
@@ -120,7 +120,7 @@ impl Python {
         let finished = process::run(command, asked.to_string().as_bytes(), LIMIT).await?;
         let printed = serde_json::from_slice(&finished.printed).map_err(|error| Error::Answer {
             peer: self.name,
-            what: format!("its runner's JSON is not as expected: {error}"),
+            what: format!("unexpected JSON from its runner: {error}"),
         })?;
         Ok((printed, finished))
     }

@@ -1,4 +1,5 @@
-//! Models on a device, fed with the chunks of a text. What is kept of logits is those of a few rows.
+//! Evaluation of models on a device over the chunks of a text. Only the logits of a few rows are
+//! kept.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +12,11 @@ use device::{Data, Device, Instance, Prepared, RING_STEPS, Request};
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, fuse};
 
-/// Rows of a step without logits, and of one with a row of logits for each.
+/// Rows of a step without logits, and of one with logits for every row.
 const SILENT_ROWS: usize = 128;
 const SCORED_ROWS: usize = 16;
 
-/// Tokens that are decoded to time them, and how often.
+/// Tokens to decode for the speed, and number of rounds.
 const DECODED: usize = 32;
 const ROUNDS: usize = 5;
 
@@ -26,14 +27,14 @@ pub enum Error {
     #[error("the model's graph")]
     Graph(#[from] plan::graph::Error),
     #[error(
-        "logits at token {token} of the text are not finite: the model's weights, which are, lead to a number that is too large"
+        "logits at token {token} of the text are not finite: the model overflows, although its weights are finite"
     )]
     NotFinite { token: usize },
     #[error("stopped")]
     Stopped,
 }
 
-/// A model in a device's memory.
+/// A model loaded on a device.
 pub struct Runner<'a> {
     instance: Box<dyn Instance>,
     silent: (Plan, Prepared),
@@ -44,10 +45,11 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// Loads a model for chunks of `context` tokens. `progress` is told the bytes read since its last call.
+    /// Loads a model for chunks of `context` tokens. `progress` receives the bytes read since its
+    /// last call.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Stopped`] soon after `stop` was set, here and in all that follows.
+    /// [`Error`]; [`Error::Stopped`] soon after `stop` was set, here and in all later calls.
     pub fn open(
         model: &Model,
         device: &dyn Device,
@@ -87,7 +89,7 @@ impl<'a> Runner<'a> {
         Ok(Self { instance, silent, scored, decode, vocabulary, stop })
     }
 
-    /// One step over consecutive tokens of a chunk.
+    /// Runs one step over consecutive tokens of a chunk.
     fn step(&mut self, tokens: &[u32], position: usize, logits: bool) -> Result<(), Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -110,7 +112,7 @@ impl<'a> Runner<'a> {
         Ok(self.instance.wait(ticket)?)
     }
 
-    /// The first rows of logits of the last step that had any.
+    /// Returns the first rows of logits of the last step with logits.
     fn logits(&self, rows: usize) -> Result<Vec<Vec<f32>>, Error> {
         let (plan, prepared) = &self.scored;
         let mut all = vec![vec![0.0; self.vocabulary]; rows];
@@ -122,8 +124,8 @@ impl<'a> Runner<'a> {
         Ok(all)
     }
 
-    /// Tokens per second of decoding one sequence from its beginning: one sample a round, after one that does
-    /// not count.
+    /// Measures tokens per second of decoding one sequence from the beginning: one sample per
+    /// round, after an untimed one.
     ///
     /// # Errors
     /// [`Error`]
@@ -151,8 +153,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Evaluates a chunk on all runners; `score` makes something of their predictions of each token, on several
-/// threads. The results are in the text's order.
+/// Evaluates a chunk on all runners. `score` turns their predictions of each token into a value, on
+/// several threads. The results are in text order.
 fn evaluate<T: Send>(
     runners: &mut [&mut Runner<'_>],
     text: &Text,
@@ -169,7 +171,7 @@ fn evaluate<T: Send>(
     }
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let mut scores = Vec::with_capacity(text.context() - text.first());
-    // The last token predicts nothing of this chunk.
+    // The last token predicts nothing in this chunk.
     for tokens in chunk[text.first()..text.context() - 1].chunks(SCORED_ROWS) {
         let mut logits = Vec::with_capacity(runners.len());
         for runner in &mut *runners {
@@ -199,10 +201,10 @@ fn evaluate<T: Send>(
     Ok(scores)
 }
 
-/// Adds minus the logarithm of the probability of each token of a chunk that is scored.
+/// Adds the negative log-probability of each scored token of a chunk.
 ///
 /// # Errors
-/// [`Error`]; nothing of the chunk has been added then.
+/// [`Error`]; then nothing of the chunk has been added.
 pub fn perplexity(
     runner: &mut Runner<'_>,
     text: &Text,
@@ -214,10 +216,10 @@ pub fn perplexity(
     Ok(())
 }
 
-/// Adds a model beside its base at each token of a chunk that is scored.
+/// Adds the comparison of a model with its base at each scored token of a chunk.
 ///
 /// # Errors
-/// [`Error`]; nothing of the chunk has been added then.
+/// [`Error`]; then nothing of the chunk has been added.
 pub fn divergence<'a>(
     base: &mut Runner<'a>,
     model: &mut Runner<'a>,

@@ -1,15 +1,17 @@
-//! The numbers: mean and error of what each token cost, the divergence token by token, its percentiles.
+//! Scores: mean and error of each token's negative log-probability, the divergence per token, and
+//! its percentiles.
 //!
-//! All logarithms are natural, all divergences in nats, all computed in `f64` from the logits.
+//! Logarithms are natural, divergences are in nats, and everything is computed in `f64` from the
+//! logits.
 
 use serde::Serialize;
 
 use parity::measure::{argmax, divergence_of, log_softmax};
 
-/// The percentiles that are told, as parts of one.
+/// Percentiles to report, as fractions.
 pub const PERCENTILES: [f64; 11] = [0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0];
 
-/// A mean of numbers that come one by one.
+/// Running mean and variance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mean {
     count: u64,
@@ -17,7 +19,7 @@ pub struct Mean {
     squares: f64,
 }
 
-/// A mean and its standard error, as if the numbers were independent.
+/// A mean and its standard error, assuming independent numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimate {
     pub mean: f64,
@@ -46,7 +48,7 @@ impl Mean {
 }
 
 impl Estimate {
-    /// The exponential of it, its error carried over in first order.
+    /// Exponential of the estimate, with first-order error propagation.
     #[must_use]
     pub fn exp(self) -> Self {
         let mean = self.mean.exp();
@@ -54,18 +56,18 @@ impl Estimate {
     }
 }
 
-/// A row of logits and the token that came.
+/// Prediction from a row of logits, and the token that followed.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    /// Logarithm of the probability of each token.
+    /// Log-probability of each token.
     log: Vec<f64>,
     top: usize,
-    /// Minus the logarithm of the probability of the token that came.
+    /// Negative log-probability of the token that followed.
     pub cost: f64,
 }
 
 impl Prediction {
-    /// `None` where a logit is not finite, or the token is none of them.
+    /// `None` if a logit is not finite or the token is out of range.
     #[must_use]
     pub fn new(logits: &[f32], came: u32) -> Option<Self> {
         if logits.iter().any(|logit| !logit.is_finite()) {
@@ -75,7 +77,7 @@ impl Prediction {
         Some(Self { top: argmax(logits), cost: -*log.get(came as usize)?, log })
     }
 
-    /// What a model predicted, beside what the base did.
+    /// Compares the prediction of a model with that of the base.
     #[must_use]
     pub fn beside(&self, base: &Self) -> Pair {
         Pair {
@@ -92,13 +94,13 @@ impl Prediction {
 pub struct Pair {
     pub base: f64,
     pub model: f64,
-    /// From the base's distribution to the model's.
+    /// KL divergence from the base's distribution to the model's.
     pub divergence: f64,
-    /// Whether the most likely token is the same.
+    /// True if the most likely token is the same.
     pub same: bool,
 }
 
-/// A model beside its base, token by token.
+/// Comparison of a model with its base, token by token.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
     base: Mean,
@@ -106,22 +108,22 @@ pub struct Pairs {
     difference: Mean,
     divergence: Mean,
     same: Mean,
-    /// The divergence at each token: 8 bytes for each that is scored.
+    /// Divergence at each scored token, 8 bytes each.
     all: Vec<f64>,
 }
 
-/// What is told of them.
+/// Summary of the comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Divergence {
     pub perplexity: Estimate,
     pub base_perplexity: Estimate,
-    /// The model's perplexity over the base's.
+    /// Perplexity of the model over that of the base.
     pub ratio: Estimate,
     /// Mean divergence, in nats.
     pub kl: Estimate,
     /// [`PERCENTILES`] of the divergence, each with its value.
     pub percentiles: Vec<(f64, f64)>,
-    /// Part of the tokens at which the most likely token is the same.
+    /// Fraction of tokens with the same most likely token.
     pub top1_agreement: Estimate,
 }
 
@@ -147,7 +149,7 @@ impl Pairs {
     }
 
     #[must_use]
-    pub fn told(mut self) -> Divergence {
+    pub fn summarise(mut self) -> Divergence {
         self.all.sort_by(f64::total_cmp);
         Divergence {
             perplexity: self.model.estimate().exp(),
@@ -160,7 +162,7 @@ impl Pairs {
     }
 }
 
-/// Between the two nearest of the sorted values, as numpy's `percentile` is by default.
+/// Interpolates between the two nearest sorted values, like numpy's `percentile` by default.
 fn percentile(sorted: &[f64], part: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
     let at = part * last as f64;
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_estimate_is_mean_and_standard_error() {
+    fn estimates_are_mean_and_standard_error() {
         let mut mean = Mean::default();
         [1.0, 2.0, 3.0, 6.0].into_iter().for_each(|value| mean.add(value));
         let Estimate { mean: m, error } = mean.estimate();
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_lie_between_values() {
+    fn percentiles_interpolate_between_values() {
         let values = [0.0, 1.0, 2.0, 4.0];
         for (part, expected) in [(0.0, 0.0), (0.5, 1.5), (0.9, 3.4), (1.0, 4.0)] {
             assert!((percentile(&values, part) - expected).abs() < 1e-12, "{part}");
@@ -195,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_the_divergence_from_the_base() {
-        // Half and half; nine to one.
+    fn a_pair_has_the_divergence_from_the_base() {
+        // One half each; nine to one.
         let base = Prediction::new(&[0.0, 0.0], 1).unwrap();
         let model = Prediction::new(&[9.0_f32.ln(), 0.0], 1).unwrap();
         let pair = model.beside(&base);
@@ -205,14 +207,14 @@ mod tests {
         assert!(
             (pair.base - 2.0_f64.ln()).abs() < 1e-12 && (pair.model - 10.0_f64.ln()).abs() < 1e-6
         );
-        // The first of equals is the most likely.
+        // The first of equal tokens is the most likely.
         assert!(pair.same);
         assert!(Prediction::new(&[0.0, f32::NAN], 0).is_none());
         assert!(Prediction::new(&[0.0, 0.0], 2).is_none());
         let mut pairs = Pairs::default();
         pairs.add(pair);
-        let told = pairs.told();
-        assert!((told.ratio.mean - 5.0).abs() < 1e-5, "{told:?}");
-        assert_eq!((told.top1_agreement.mean, told.percentiles.len()), (1.0, 11));
+        let summary = pairs.summarise();
+        assert!((summary.ratio.mean - 5.0).abs() < 1e-5, "{summary:?}");
+        assert_eq!((summary.top1_agreement.mean, summary.percentiles.len()), (1.0, 11));
     }
 }

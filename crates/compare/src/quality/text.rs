@@ -1,29 +1,30 @@
-//! A text as token ids, cut into chunks: each starts afresh, and its second half is scored.
+//! A text as token ids, cut into chunks: each starts with an empty context, and its second half is
+//! scored.
 
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
 use model::{Model, gguf, tokenizer};
 
-/// The least context: one token is scored in it.
+/// Smallest context: one token is scored in it.
 pub const LEAST_CONTEXT: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the model has no tokeniser that is supported: {0}")]
+    #[error("the model's tokeniser is not supported: {0}")]
     Metadata(#[from] gguf::Error),
     #[error("the model's tokeniser: {0}")]
     Tokenizer(#[from] tokenizer::Error),
     #[error("the text is empty")]
     Empty,
     #[error(
-        "the text has {tokens} tokens, a chunk takes {context}: take a longer text, or a shorter --context"
+        "the text has {tokens} tokens, but a chunk needs {context}: use a longer text or a smaller --context"
     )]
     Short { tokens: usize, context: usize },
     #[error(
-        "a context of {context} tokens; {LEAST_CONTEXT} to {limit} are possible, for which the model was trained"
+        "--context is {context}, must be {LEAST_CONTEXT} to {limit}, the trained context of the model"
     )]
     Context { context: usize, limit: usize },
     #[error(
-        "token {id}, of {rows} that the model knows, is in the text: its vocabulary and its embedding do not go together"
+        "the text contains token {id}, but the model has {rows} tokens: its vocabulary and its embedding do not match"
     )]
     Token { id: u32, rows: usize },
 }
@@ -32,18 +33,18 @@ pub enum Error {
 #[derive(Clone, Debug)]
 pub struct Text {
     ids: Vec<u32>,
-    /// What stands in place of the first token of each chunk.
+    /// Token that replaces the first token of each chunk.
     bos: Option<u32>,
     context: usize,
 }
 
 impl Text {
-    /// A text in a model's tokens, with the begin token in front of it where the model wants one. Control
-    /// tokens that are written out in it are text. What is behind the last whole chunk, or behind `chunks` of
-    /// them, is left out.
+    /// Tokenises a text for a model, with the BOS token in front if the model uses one. Control
+    /// tokens written in the text are plain text. Tokens after the last whole chunk, or after
+    /// `chunks` chunks, are ignored.
     ///
     /// # Errors
-    /// [`Error`]: the model cannot take the text, or it is too short.
+    /// [`Error`]: the model cannot process the text, or it is too short.
     pub fn new(
         model: &Model,
         text: &str,
@@ -58,7 +59,7 @@ impl Text {
         Self::of(model, ids, tokenizer.begin_id(), context, chunks)
     }
 
-    /// The same of token ids.
+    /// Cuts token ids into chunks.
     ///
     /// # Errors
     /// As [`Text::new`].
@@ -95,7 +96,7 @@ impl Text {
         self.ids.len() / self.context
     }
 
-    /// The tokens of a chunk as the model sees them.
+    /// Returns the tokens of a chunk as the model sees them.
     #[must_use]
     pub fn chunk(&self, index: usize) -> Vec<u32> {
         let mut chunk = self.ids[index * self.context..][..self.context].to_vec();
@@ -105,14 +106,14 @@ impl Text {
         chunk
     }
 
-    /// The first position whose prediction, of the token behind it, is scored.
+    /// First position whose prediction of the next token is scored.
     #[must_use]
     pub const fn first(&self) -> usize {
         self.context / 2
     }
 }
 
-/// How the vocabulary of another model differs from that of `base`; `None` if it does not.
+/// Describes how another model's vocabulary differs from that of `base`; `None` if it does not.
 #[must_use]
 pub fn difference(base: &Model, other: &Model) -> Option<String> {
     let rows = |model: &Model| model.hyperparameters().vocabulary;
@@ -126,6 +127,10 @@ pub fn difference(base: &Model, other: &Model) -> Option<String> {
     let (base, other) = (tokens(base), tokens(other));
     let count = base.iter().len().max(other.iter().len());
     let at = (0..count).find(|&id| base.get(id) != other.get(id))?;
-    let told = |token: Option<&str>| token.map_or("missing".into(), |text| format!("{text:?}"));
-    Some(format!("token {at} is {}, in the base it is {}", told(other.get(at)), told(base.get(at))))
+    let quoted = |token: Option<&str>| token.map_or("missing".into(), |text| format!("{text:?}"));
+    Some(format!(
+        "token {at} is {}, in the base it is {}",
+        quoted(other.get(at)),
+        quoted(base.get(at))
+    ))
 }

@@ -1,5 +1,5 @@
-//! The op suite: operations of tensors, forward and backward, against what PyTorch computes (tests/data/ops/make.py). Each
-//! is a graph of its own, run on any device.
+//! Op suite: tensor operations, forward and backward, compared with PyTorch's results
+//! (tests/data/ops/make.py). Each operation is its own graph and runs on any device.
 
 mod build;
 
@@ -19,20 +19,20 @@ const EXPECTED: &[u8] = include_bytes!("../../../../tests/data/ops/expected.bin"
 /// Largest distance from PyTorch's `f64`, in units of the result's root mean square.
 const TOLERANCE: f64 = 2e-5;
 
-/// An operation with its inputs, and what comes out.
+/// An operation with its inputs and expected results.
 pub struct Op {
     pub category: &'static str,
-    /// The operation, its inputs and its arguments.
+    /// Operation, inputs and arguments.
     pub name: String,
     case: Case,
-    /// Result and gradients, by output.
+    /// Expected result and gradients, by output.
     expected: Vec<(String, Vec<f32>)>,
 }
 
-/// How an operation went on a device.
+/// Result of an operation on a device.
 pub enum Verdict {
     Passed,
-    /// The device says that it does not take it.
+    /// The device does not support the operation.
     Skipped(String),
     Failed(String),
 }
@@ -45,7 +45,7 @@ pub struct Counts {
     pub failed: usize,
 }
 
-/// A device's counts by category, and what failed or was skipped, with the reason.
+/// A device's counts by category, and the failures and skips with their reasons.
 #[derive(Debug, Default, Serialize)]
 pub struct Tally {
     pub categories: BTreeMap<&'static str, Counts>,
@@ -53,10 +53,10 @@ pub struct Tally {
     pub skips: Vec<String>,
 }
 
-/// All operations of the suite.
+/// Returns all operations of the suite.
 ///
 /// # Errors
-/// A graph cannot be made.
+/// A graph cannot be built.
 pub fn all() -> Result<Vec<Op>, BuildError> {
     let mut left = EXPECTED.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
     let ops = CASES.lines().map(|line| op(line, &mut left)).collect::<Result<Vec<_>, _>>()?;
@@ -64,7 +64,7 @@ pub fn all() -> Result<Vec<Op>, BuildError> {
     Ok(ops)
 }
 
-/// The suite on one device.
+/// Runs the suite on one device.
 ///
 /// # Errors
 /// The device is lost.
@@ -97,10 +97,10 @@ impl Op {
         };
         for (name, want) in &self.expected {
             let Some((_, have)) = results.iter().find(|(have, _)| have == name) else {
-                return Ok(Verdict::Failed(format!("{name} did not come out")));
+                return Ok(Verdict::Failed(format!("{name} is missing from the results")));
             };
             let difference = Difference::of(have, want);
-            // What should be nothing is held against the tolerance itself.
+            // An expected zero is compared with the tolerance itself.
             let off = if difference.unlike > 0 {
                 f64::INFINITY
             } else {
@@ -108,7 +108,7 @@ impl Op {
             };
             if off > TOLERANCE {
                 let name = name.trim_start_matches("0.");
-                return Ok(Verdict::Failed(format!("{name} is {off:.1e} off")));
+                return Ok(Verdict::Failed(format!("{name} is off by {off:.1e}")));
             }
         }
         Ok(Verdict::Passed)
@@ -119,7 +119,7 @@ fn type_of(name: &str) -> DType {
     name.parse().unwrap_or_else(|error| unreachable!("the script writes types: {error}"))
 }
 
-/// Numbers from 0 up to 1, as the script has them.
+/// Numbers from 0 to 1 (exclusive), as in the script.
 pub fn unit(seed: u64, n: usize) -> impl Iterator<Item = f64> {
     (0..n as u64).map(move |i| {
         let mut x = (i * 2_654_435_761 + seed * 40_503 + 12_345) & 0xffff_ffff;
@@ -130,7 +130,7 @@ pub fn unit(seed: u64, n: usize) -> impl Iterator<Item = f64> {
     })
 }
 
-/// A line of the script, and its values off the front of `expected`.
+/// Parses a line of the script, and takes its values from the front of `expected`.
 fn op(line: &'static str, expected: &mut impl Iterator<Item = f32>) -> Result<Op, BuildError> {
     let words: Vec<&str> = line.split(' ').collect();
     let [category, name, inputs, range, numbers, grad] = words[..] else {
@@ -161,7 +161,7 @@ fn op(line: &'static str, expected: &mut impl Iterator<Item = f32>) -> Result<Op
             let numbers = unit(seed, shape.iter().product());
             let numbers = numbers.map(|u| (low + u * (high - low)) as f32);
             let dtype = type_of(dtype);
-            // The host writes no halves.
+            // The host writes no half-precision values.
             let given = if dtype.block_bytes() == 2 { DType::F32 } else { dtype };
             let tensor = g.source(Class::Mailbox, &source, given, &shape)?;
             tensors.push(g.cast(tensor, dtype)?);
@@ -177,7 +177,7 @@ fn op(line: &'static str, expected: &mut impl Iterator<Item = f32>) -> Result<Op
     let result = g.cast(result, DType::F32)?;
     let mut outputs = vec![("y".to_owned(), result)];
     if grad == "grad" {
-        // The sum of the result's elements, each times its number of the script's `weights`.
+        // Sum of the result's elements, weighted by the script's `weights`.
         let count = g.shape(result).iter().product();
         let numbers = unit(999, count).map(|u| (2.0 * u - 1.0) as f32).collect();
         let weights = g.source(Class::Mailbox, "weights", DType::F32, &[count])?;

@@ -1,5 +1,5 @@
-//! `orinctl completions` and `orinctl man`: what shells and readers of the manual get of the definitions of both
-//! programs' command lines. `install` puts the same into place.
+//! `orinctl completions` and `orinctl man`: shell completions and man pages, generated from the
+//! command line definitions of both programs. `install` installs them.
 
 use std::fs;
 use std::path::Path;
@@ -13,21 +13,21 @@ use super::text;
 
 const NAME: &str = "orinctl";
 
-/// Shells whose completions are installed, and where they look for them below a prefix.
+/// Shells with installed completions, and their search paths below a prefix.
 pub(super) const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "share/bash-completion/completions/orinctl"),
     (Shell::Zsh, "share/zsh/site-functions/_orinctl"),
     (Shell::Fish, "share/fish/vendor_completions.d/orinctl.fish"),
 ];
 
-/// Where `man` looks for pages of programs below a prefix.
+/// Search path of man pages below a prefix.
 pub(super) const MANUAL: &str = "share/man/man1";
 
 pub(super) fn completions(args: &args::Completions) -> Result<(), Error> {
     text::print(&String::from_utf8_lossy(&completion(args.shell)))
 }
 
-/// A shell's script.
+/// Returns the completion script of a shell.
 pub(super) fn completion(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::definition(), NAME, &mut script);
@@ -47,7 +47,7 @@ pub(super) fn man(args: &args::Man) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every page with the name of its file: one for each program, and for each of its subcommands.
+/// Returns file name and content of every man page: one per program and subcommand.
 pub(super) fn manual() -> std::io::Result<Vec<(String, Vec<u8>)>> {
     let mut all = Vec::new();
     for definition in [Args::definition(), daemon::definition()] {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_and_every_shell_a_script() {
+    fn commands_have_man_pages_and_shells_have_scripts() {
         let pages = manual().unwrap();
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
         for name in ["orinctl.1", "orind.1", "orinctl-bench.1", "orinctl-tune-show.1"] {

@@ -1,5 +1,6 @@
-//! The reference's answers, kept between comparisons: they take minutes on a model of a billion weights. A file
-//! holds what it answered and everything that the answers follow from; it counts where all of that is the same.
+//! Cache of the reference answers, which take minutes on a model with a billion weights. A file
+//! contains the answers and everything that they depend on; it is used only if all of that is
+//! equal.
 
 use std::fs;
 use std::io;
@@ -8,15 +9,16 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::atomic_write::write_atomically;
 use super::outcome::Answer;
-use super::replace::replace;
 use super::workload::{TOP, Workload};
 
-/// SHA-256 of the reference's sources, of those that make a model's graph and of the versions of libraries: told
-/// by the build script, since a commit says nothing of sources that were changed after it.
+/// SHA-256 of the reference's sources, of the sources that build a model's graph, and of the
+/// versions of libraries. It comes from the build script, because a commit does not cover modified
+/// sources.
 const REFERENCE: &str = env!("ORIND_REFERENCE");
 
-/// What answers follow from.
+/// Inputs that determine the answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Question {
     /// SHA-256 of the model's file.
@@ -35,7 +37,7 @@ struct File {
     check: String,
 }
 
-/// Answers that cannot be used.
+/// A cache file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Damaged {
     #[error("{file} cannot be read: {source}")]
@@ -44,14 +46,14 @@ pub enum Damaged {
     Content { file: PathBuf, why: String },
 }
 
-/// The place of the answers to a workload's prompts.
-pub struct Kept {
+/// Cache file for the answers to a workload's prompts.
+pub struct AnswerCache {
     question: Question,
     file: PathBuf,
 }
 
-impl Kept {
-    /// In `folder`, which need not be there yet.
+impl AnswerCache {
+    /// Uses a file in `folder`, which need not exist yet.
     pub fn of(work: &Workload, folder: &Path) -> Self {
         let question = Question {
             model: work.sha256.clone(),
@@ -64,7 +66,7 @@ impl Kept {
         Self { question, file }
     }
 
-    /// What was kept; `None` where nothing was.
+    /// Returns the cached answers; `None` if there are none.
     pub fn read(&self) -> Result<Option<Vec<Answer>>, Damaged> {
         let text = match fs::read(&self.file) {
             Ok(text) => text,
@@ -74,26 +76,26 @@ impl Kept {
         let damaged = |why: String| Damaged::Content { file: self.file.clone(), why };
         let file: File = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         if file.question != self.question {
-            return Err(damaged("it holds the answers to another question".into()));
+            return Err(damaged("it contains the answers to another question".into()));
         }
         if hash(&file.answers) != file.check {
-            return Err(damaged("its answers are not those that were written".into()));
+            return Err(damaged("the checksum of its answers is wrong".into()));
         }
         Ok(Some(file.answers))
     }
 
-    /// Keeps them, whole or not at all.
+    /// Writes the answers atomically.
     pub fn write(&self, answers: &[Answer]) -> io::Result<()> {
         let folder = self.file.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let check = hash(&answers);
         let file = File { question: self.question.clone(), answers: answers.to_vec(), check };
-        replace(&self.file, &serde_json::to_vec(&file)?)
+        write_atomically(&self.file, &serde_json::to_vec(&file)?)
     }
 }
 
 fn hash(value: &impl Serialize) -> String {
-    // Plain data: numbers, texts and lists always have a JSON.
+    // Plain data always serialises to JSON.
     let json = serde_json::to_vec(value).unwrap_or_default();
     Sha256::digest(json).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -120,38 +122,38 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_back_as_they_were_for_the_same_question_only() {
+    fn answers_round_trip_for_the_same_question_only() {
         let folder = tempfile::tempdir().unwrap();
         let inside = folder.path().join("not yet there");
-        // Numbers that a reader of decimal digits gets wrong in the last bit.
+        // Numbers whose last bit an inexact decimal parser gets wrong.
         let logs = [-0.1f64.exp(), (0.3f64).ln(), -1.0 / 3.0, -6.02e-23];
         let top = vec![logs.iter().map(|&log| (7, log)).collect()];
         let answers = vec![Answer { tokens: vec![7], top }; 2];
-        let kept = Kept::of(&work(), &inside);
+        let kept = AnswerCache::of(&work(), &inside);
         assert_eq!(kept.read().unwrap(), None);
         kept.write(&answers).unwrap();
         let other_device = Workload { device: "nv".into(), threads: 9, ..work() };
-        assert_eq!(Kept::of(&other_device, &inside).read().unwrap(), Some(answers));
+        assert_eq!(AnswerCache::of(&other_device, &inside).read().unwrap(), Some(answers));
         for other in [
             Workload { sha256: "abd".into(), ..work() },
             Workload { judged: vec![vec![1, 2], vec![4]], ..work() },
             Workload { steps: 2, ..work() },
         ] {
-            assert_eq!(Kept::of(&other, &inside).read().unwrap(), None);
+            assert_eq!(AnswerCache::of(&other, &inside).read().unwrap(), None);
         }
-        assert_eq!(fs::read_dir(&inside).unwrap().count(), 1, "nothing half-written stays");
+        assert_eq!(fs::read_dir(&inside).unwrap().count(), 1, "no temporary file remains");
     }
 
     #[test]
-    fn what_is_damaged_or_of_another_question_is_told() {
+    fn damaged_and_mismatched_files_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let answers = vec![Answer { tokens: vec![7], top: vec![vec![(7, -0.5)]] }];
-        let kept = Kept::of(&work(), folder.path());
+        let kept = AnswerCache::of(&work(), folder.path());
         kept.write(&answers).unwrap();
         let whole = fs::read_to_string(&kept.file).unwrap();
         for (from, to, why) in [
-            ("-0.5", "-0.6", "not those that were written"),
-            ("\"tokens\":[7]", "\"tokens\":[8]", "not those that were written"),
+            ("-0.5", "-0.6", "checksum"),
+            ("\"tokens\":[7]", "\"tokens\":[8]", "checksum"),
             ("\"abc\"", "\"abd\"", "another question"),
             (REFERENCE, "an older one", "another question"),
             ("\"check\"", "", "is damaged"),

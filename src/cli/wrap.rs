@@ -1,14 +1,12 @@
-//! Text for a terminal that is narrower than it: lines are broken between words below the place where their text
-//! begins, and the rows of a table that does not fit stand as lists.
+//! Layout of text for a terminal: tables are aligned, lines wrap between words with a hanging indent, and a table that does
+//! not fit becomes a list.
 
 use std::io::IsTerminal;
 
-use super::text;
-
-/// Narrower terminals are treated as this one.
+/// Narrower terminals are treated as this width.
 const NARROWEST: usize = 20;
 
-/// Columns of what standard output goes to: as `$COLUMNS` says, or the terminal; none where nobody knows.
+/// Width of standard output: `$COLUMNS`, or that of the terminal; `None` if unknown.
 pub(super) fn width() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let asked = || {
@@ -19,7 +17,33 @@ pub(super) fn width() -> Option<usize> {
     told.or_else(asked).map(|columns| columns.max(NARROWEST))
 }
 
-/// Characters that a terminal shows of a line: without the codes of colours.
+/// Aligns columns, two spaces apart; columns in `right` are right-aligned.
+pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        widths.resize(widths.len().max(row.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            let gap = if column == 0 { "" } else { "  " };
+            line.push_str(&if right.contains(&column) {
+                format!("{gap}{cell:>width$}")
+            } else {
+                format!("{gap}{cell:<width$}")
+            });
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Number of visible characters in a line, without colour codes.
 fn shown(line: &str) -> usize {
     let mut count = 0;
     let mut code = false;
@@ -33,7 +57,7 @@ fn shown(line: &str) -> usize {
     count
 }
 
-/// Text as a page of that width. Tables of Markdown become lists where they do not fit.
+/// Wraps text to this width. Markdown tables that do not fit become lists.
 pub(super) fn page(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut page = String::new();
@@ -55,7 +79,7 @@ pub(super) fn page(text: &str, width: Option<usize>) -> String {
             let cells = line.trim_matches('|').split(" |").map(|cell| cell.trim().to_owned());
             cells.collect::<Vec<String>>()
         };
-        // Below the names is a rule.
+        // The row below the names is a rule.
         let rows: Vec<Vec<String>> =
             block.iter().take(1).chain(block.iter().skip(2)).map(cells).collect();
         page.push_str(&apart(&rows, width));
@@ -63,7 +87,7 @@ pub(super) fn page(text: &str, width: Option<usize>) -> String {
     page
 }
 
-/// A table in two parts: what is the same in every row, and what is not.
+/// Splits a table in two parts: the columns that are the same in every row, and the others.
 fn apart(rows: &[Vec<String>], width: usize) -> String {
     let (Some(names), Some(first)) = (rows.first(), rows.get(1)) else { return String::new() };
     let is_same =
@@ -76,13 +100,13 @@ fn apart(rows: &[Vec<String>], width: usize) -> String {
     }
     let part = |row: &Vec<String>| other.iter().map(|c| row[*c].clone()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(part).collect();
-    let table = text::columns(&rows, &(1..other.len()).collect::<Vec<_>>());
+    let table = columns(&rows, &(1..other.len()).collect::<Vec<_>>());
     let fits = table.lines().all(|line| shown(line) <= width);
     page.push_str(&if fits { table } else { lists(&rows, width) });
     page
 }
 
-/// A line, broken where it is too long. What comes behind a name and a gap stays behind it.
+/// Wraps a long line. Text after a name and a gap is indented below itself.
 fn broken(line: &str, width: usize) -> String {
     if shown(line) <= width {
         return format!("{line}\n");
@@ -97,7 +121,7 @@ fn broken(line: &str, width: usize) -> String {
     wrapped(&line[..at], &line[at..], indent, width)
 }
 
-/// `begin` and the words of `text`, with `indent` columns before every line but the first.
+/// Wraps `begin` and the words of `text`, with `indent` columns before every line but the first.
 fn wrapped(begin: &str, text: &str, indent: usize, width: usize) -> String {
     let mut page = begin.to_owned();
     let mut column = shown(begin);
@@ -114,7 +138,7 @@ fn wrapped(begin: &str, text: &str, indent: usize, width: usize) -> String {
             column += 1;
         }
         fresh = false;
-        // A word that no line holds, such as a path, goes on in the next.
+        // A word longer than a line, such as a path, continues on the next.
         for character in word.chars() {
             if column == width && shown(word) + indent > width {
                 page.push('\n');
@@ -130,7 +154,7 @@ fn wrapped(begin: &str, text: &str, indent: usize, width: usize) -> String {
     page
 }
 
-/// The rows below the first, which has the names, each as a list of what it holds.
+/// Formats each row as a list with the names of the first row.
 pub(super) fn lists(rows: &[Vec<String>], width: usize) -> String {
     let Some((names, rows)) = rows.split_first() else { return String::new() };
     let mut page = String::new();
@@ -153,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_line_goes_on_below_its_text() {
+    fn long_lines_wrap_with_a_hanging_indent() {
         let text = "state  ready\nmodel  one two three four five six\nwords without any gap between them\n";
         assert_eq!(
             page(text, Some(20)),
@@ -164,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_wider_than_the_terminal_and_nothing_is_lost() {
+    fn wrapped_text_fits_the_terminal_and_is_complete() {
         let path = "/a/path/that/is/longer/than/any/line/of/this/terminal.toml";
         let text =
             format!("file  {path}\n\x1b[1;31mFAILURE \x1b[0m what  it is so because it is so\n");
@@ -175,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_does_not_fit_is_a_list() {
+    fn tables_that_do_not_fit_become_lists() {
         let table = "| test | tok/s |\n| ---- | ----: |\n| pp8  |  12.5 |\n\nmore\n";
         assert_eq!(page(table, Some(20)), table);
         let wide = table.replace("tok/s", "tokens a second");

@@ -1,5 +1,5 @@
-//! A peer that serves: times as its client sees them, and its answers with log-probabilities. The routes are
-//! OpenAI's; [`Dialect`] is what servers differ in.
+//! A peer's HTTP server: latencies as its client sees them, and its answers with log-probabilities.
+//! The routes are OpenAI's; [`Dialect`] contains the differences between servers.
 
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,20 @@ use super::workload::{TOP, Workload};
 use api::client::{Client, Error, Timed};
 use bench::Kind;
 
-/// Prompts whose first token is timed.
+/// Number of prompts whose first token is timed.
 const FIRST: u32 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Token ids beside texts in log-probabilities.
+    /// Log-probabilities contain token ids in addition to texts.
     Orind,
     /// `cache_prompt`, and `/completion` with `n_probs`.
     LlamaCpp,
-    /// What the API's description has, and nothing else.
+    /// Only the fields of OpenAI's API description.
     OpenAi,
 }
 
-/// A server and the name that it knows the model by.
+/// A server and the name of the model there.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) client: Client,
@@ -44,7 +44,7 @@ struct Choice {
     logprobs: Option<Logprobs>,
 }
 
-/// OpenAI's fields, and orind's two beside them.
+/// OpenAI's fields, and two additional ones of orind.
 #[derive(Deserialize)]
 struct Logprobs {
     #[serde(default)]
@@ -63,7 +63,7 @@ struct Alternative {
     logprob: f64,
 }
 
-/// llama.cpp's `/completion`.
+/// Answer of llama.cpp's `/completion`.
 #[derive(Deserialize)]
 struct Completed {
     #[serde(default)]
@@ -80,14 +80,14 @@ struct Probabilities {
 /// One streamed answer.
 struct Streamed {
     first: Duration,
-    /// When each further part came, from the request.
+    /// Arrival times of the chunks after the first, from the request.
     parts: Vec<Duration>,
     tokens: u64,
     cached: Option<u64>,
 }
 
 impl Server {
-    /// A request for `n` tokens after `prompt`, greedily.
+    /// Builds a greedy request for `n` tokens after `prompt`.
     fn request(&self, prompt: &[u32], n: u32) -> Value {
         let mut request = json!({
             "model": self.model, "prompt": prompt, "max_tokens": n, "temperature": 0,
@@ -115,7 +115,7 @@ impl Server {
         Ok(Streamed { first, cached: timed.cached, tokens: timed.tokens, parts: times })
     }
 
-    /// Times of prompts that it has not seen, and between the tokens after them.
+    /// Measures the time to first token of new prompts, and the times between the following tokens.
     pub(super) async fn times(&self, work: &Workload, round: u32) -> Result<Outcome, Error> {
         let mut outcome = Outcome::default();
         for i in 0..FIRST {
@@ -131,7 +131,7 @@ impl Server {
         Ok(outcome)
     }
 
-    /// Speeds of the tests as a client sees them: for a server of which only the port is known.
+    /// Measures the tests as a client sees them, for a server known only by its port.
     pub(super) async fn speeds(
         &self,
         work: &Workload,
@@ -166,7 +166,8 @@ impl Server {
         Ok(())
     }
 
-    /// What it answers to the judged prompts. `id` finds a token by its text, where a server tells no ids.
+    /// Requests the answers to the test prompts. `id` finds a token by its text if the server
+    /// reports no ids.
     pub(super) async fn answers(
         &self,
         work: &Workload,
@@ -176,7 +177,9 @@ impl Server {
         for prompt in &work.judged {
             answers.push(match self.dialect {
                 Dialect::LlamaCpp => self.completed(prompt, work.steps).await?,
-                Dialect::Orind | Dialect::OpenAi => self.told(prompt, work.steps, id).await?,
+                Dialect::Orind | Dialect::OpenAi => {
+                    self.request_logprobs(prompt, work.steps, id).await?
+                }
             });
         }
         Ok(answers)
@@ -196,7 +199,7 @@ impl Server {
         Ok(answer)
     }
 
-    async fn told(
+    async fn request_logprobs(
         &self,
         prompt: &[u32],
         steps: u32,
@@ -223,7 +226,7 @@ impl Server {
     }
 }
 
-/// Alternatives by text, best first.
+/// Sorts alternatives by text, best first.
 fn by_text(step: &Option<Map<String, Value>>, id: &dyn Fn(&str) -> Option<u32>) -> Vec<(u32, f64)> {
     let named = step.iter().flatten();
     let mut top: Vec<(u32, f64)> =

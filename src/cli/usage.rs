@@ -1,24 +1,24 @@
-//! What an answer took, in a line.
+//! Summary line of an answer: tokens, time to first token, speed.
 
 use std::time::Instant;
 
 use api::{Timings, Usage};
 
-/// What a stream of parts says besides text.
+/// Usage and timings collected from a stream.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Took {
+pub(super) struct AnswerStats {
     usage: Option<Usage>,
     timings: Option<Timings>,
 }
 
-impl Took {
-    /// Takes what a part says of it.
+impl AnswerStats {
+    /// Adds the numbers of one chunk.
     pub(super) fn add(&mut self, usage: Option<Usage>, timings: Option<Timings>) {
         self.usage = usage.or(self.usage);
         self.timings = timings.or(self.timings);
     }
 
-    /// `12 tokens in, 64 out, first after 210 ms, then 15.20 tok/s`
+    /// Formats the summary: `12 tokens in, 64 out, first after 210 ms, then 15.20 tok/s`.
     pub(super) fn line(&self, begin: Instant) -> String {
         let usage = self.usage.unwrap_or_default();
         let mut line =
