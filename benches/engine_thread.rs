@@ -21,7 +21,8 @@ use tegra::orin::Orin;
 use tegra::pushbuffer::Engine;
 use tegra::queue::Wake;
 use tegra::space::{AddressSpace, L2};
-use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, SmFault};
+use tegra_sim::finding::SmFault;
+use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch};
 use tegra_sim::trace::Work;
 
 const TOKENS: u32 = 1000;
