@@ -1,6 +1,5 @@
 //! A benchmark of a tiny model, through the engine's public interface.
 use std::ops::ControlFlow;
-use std::process::Command;
 use std::sync::Arc;
 
 use ::engine::LoadSpec;
@@ -28,17 +27,6 @@ fn bench(spec: &Spec, last: usize) -> (Vec<Progress>, Result<Report, Error>) {
         (events, result)
     });
     outcome.blocking_recv().unwrap().unwrap()
-}
-
-/// The commit of this repository, if there is one.
-fn head() -> Option<String> {
-    let root = env!("CARGO_MANIFEST_DIR");
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(["-C", root]).args(arguments).output().ok()?;
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().to_owned())
-    };
-    let of_this = git(&["rev-parse", "--show-prefix"])?.is_empty();
-    if of_this { git(&["rev-parse", "HEAD"]) } else { None }
 }
 
 fn small() -> Spec {
@@ -113,10 +101,6 @@ fn rows_follow_from_the_plan_and_the_clock() {
     assert!(report.roof.bytes_per_second > 0.0 && report.roof.measurements == 4);
     assert!(report.memory.weights > 0 && report.memory.kv > 0 && report.memory.peak > 0);
     assert_eq!(report.manifest.repetitions, 2);
-    if let Some(head) = head() {
-        let commit = report.manifest.commit.as_deref().unwrap();
-        assert_eq!(commit.strip_suffix("-dirty").unwrap_or(commit), head);
-    }
     assert!(!report.manifest.model.synthetic);
     assert_eq!(
         report.manifest.model.parameters,

@@ -1,14 +1,15 @@
 //! The daemon as a program, on a socket of its own.
 
 mod adapters;
+mod bench;
 mod clients;
 mod dialects;
-mod kept;
 mod limits;
 mod loads;
 mod mixed;
 mod page;
 mod reliability;
+mod response_store;
 mod schemas;
 mod service;
 mod tcp;
@@ -598,35 +599,6 @@ fn models_are_loaded_and_unloaded() {
     assert_eq!(created(), before);
     daemon.raw(&delete);
     assert_eq!(last_error(), Value::Null);
-}
-
-#[test]
-fn a_bench_reports_progress_and_can_be_cancelled() {
-    let daemon = Daemon::start(SMALL);
-    let spec = json!({"prompts": [8], "generate": [4], "repetitions": 1, "warmup": 0});
-    let events: Vec<_> = daemon.stream("/orin/v1/bench", &spec).collect();
-    let (last, progress) = events.split_last().unwrap();
-    assert!(progress.iter().all(|(name, _)| name == "progress") && !progress.is_empty());
-    assert_eq!(last.0, "result");
-    let report: bench::Report = serde_json::from_str(&last.1).unwrap();
-    assert_eq!(report.rows.len(), 2);
-
-    // The roof in the status is that of the device that measured it.
-    let roof = |backend: &str| {
-        let load = json!({"model": MODEL, "backend": backend});
-        assert_eq!(daemon.stream(MODELS, &load).last().unwrap().0, "result");
-        daemon.get("/orin/v1/status").json()["roof"]["source"].clone()
-    };
-    assert_ne!(roof("reference"), "bench");
-    assert_eq!(roof(&report.manifest.device), "bench");
-
-    let endless = json!({"prompts": [8], "generate": [64], "repetitions": 1000});
-    let mut events = daemon.stream("/orin/v1/bench", &endless);
-    assert_eq!(events.next().unwrap().0, "progress");
-    daemon.until("the bench has the device", |s| s["state"]["name"] == "exclusive");
-    drop(events);
-    daemon.until("the device is free again", |s| s["state"]["name"] == "ready");
-    assert_eq!(daemon.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1})).status, 200);
 }
 
 /// Forwards requests to the daemon, and its answers with the bench's report marked INVALID.
