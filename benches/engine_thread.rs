@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, Shaping};
+use engine::{Event, Handle, LoadEvent, LoadSpec, LogitsProcessors, Request, Settings};
 use plan::sample::Sampling;
 use serde_json::json;
 use tegra::context::{Context, Options};
@@ -70,7 +70,7 @@ fn main() {
 /// thread, and tokens per second.
 fn waits(handle: &Handle) -> serde_json::Value {
     let peak = || {
-        let peak = handle.exclusive("peak", engine::Core::take_most_under_way);
+        let peak = handle.exclusive("peak", engine::ModelRunner::take_most_in_flight);
         peak.blocking_recv().unwrap().unwrap()
     };
     peak();
@@ -128,7 +128,7 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         prompt: (1..=prompt as u32).collect(),
         max_tokens,
         sampling: Sampling::GREEDY,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: vec![],
         stop: vec![],

@@ -1,7 +1,7 @@
 //! Grammars of all notations: each is compiled, with its first mask, or refused with a reason, and no panic.
 //!
 //! The first byte chooses the notation. Run with `cargo +nightly fuzz run grammar -- -rss_limit_mb=512 -timeout=1`. The
-//! corpus beside this file is also replayed by `crates/engine/src/constraint.rs`.
+//! corpus beside this file is also replayed by `crates/sampling/src/constraint.rs`.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use libfuzzer_sys::fuzz_target;
 use model::gguf::Gguf;
 use model::tokenizer::{Tokenizer, Vocabulary};
-use engine::{Grammar, Grammars};
+use sampling::{Grammar, Grammars};
 
 static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/tiny-llama-Q8_0.gguf");

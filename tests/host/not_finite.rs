@@ -1,7 +1,7 @@
 //! Models with a NaN or an infinity in their weights are refused by the tensor's name. Where numbers lead to one, whose
 //! logits it reaches is told so, by name and position; nobody else notices.
 
-use ::engine::{Event, GenerateError, Handle, LoadError, LoadSpec, Request};
+use ::engine::{BenchSession, Event, GenerateError, Handle, LoadError, LoadSpec, Request};
 use orind_testing::engine::{self, ask, collect};
 use orind_testing::odd::{odd, overflowing};
 use orind_testing::tiny;
@@ -83,7 +83,8 @@ fn a_token_whose_embedding_leads_to_no_number_ends_the_requests_that_meet_it() {
         for (events, expected) in again.into_iter().zip(&expected) {
             assert_eq!(collect(events).unwrap().ids, expected.ids, "{backend}");
         }
-        let bench = handle.exclusive("bench", move |core| core.prefill(0, &[1, token]));
+        let bench = handle
+            .exclusive("bench", move |runner| BenchSession::new(runner).prefill(0, &[1, token]));
         let told = bench.blocking_recv().unwrap().unwrap().unwrap_err().to_string();
         assert!(told.contains("odd") && told.contains("not finite"), "{told}");
         assert_eq!(ask(&handle, others[0].clone()).ids, expected[0].ids);

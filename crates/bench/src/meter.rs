@@ -5,7 +5,7 @@ use super::report::{Roof, Stream as Reading};
 use super::roof::Bandwidth;
 use super::spec::Error;
 use device::Device;
-use engine::Core;
+use engine::ModelRunner;
 use telemetry::memory;
 
 /// What reads, and what was measured so far.
@@ -30,7 +30,7 @@ struct Gpu {
 
 impl Meter {
     /// Reserves what is read. That a GPU has no room for it is no error: there is no roof then.
-    pub(super) fn new(core: &Core) -> Result<Self, Error> {
+    pub(super) fn new(core: &ModelRunner) -> Result<Self, Error> {
         Self::with(core.threads(), || core.bandwidth())
     }
 

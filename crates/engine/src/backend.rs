@@ -50,12 +50,6 @@ impl Candidates {
         Ok(Self { auto, cpu_isa, threads, left, disabled, refusals: Vec::new() })
     }
 
-    /// None to be tried: the device is given.
-    pub(super) fn none() -> Self {
-        let (cpu_isa, threads, left) = (String::new(), 1, VecDeque::new());
-        Self { auto: false, cpu_isa, threads, left, disabled: Vec::new(), refusals: Vec::new() }
-    }
-
     /// The next device that is there and that `pass` lets pass, as it gives it back.
     pub(super) fn next(&mut self, pass: Pass<'_>) -> Result<Found, LoadError> {
         while let Some(name) = self.left.pop_front() {

@@ -5,17 +5,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::constraint::Constraint;
 use super::devices::DeviceHealth;
-use super::first_light::Light;
-use super::prefixes::{PrefixCounts, PrefixStore};
-use super::shaping::Shaping;
 use super::tuning::Tuning;
 use device::Activity;
+use device::first_light::Mode;
 use device::tune::report::{Searching, Used};
 use model::MAX_ADAPTERS;
 use plan::Precision;
 use plan::sample::Sampling;
+use sampling::{Constraint, LogitsProcessors};
 
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -24,9 +22,9 @@ pub struct Request {
     /// Tokens to generate at most; 0 only evaluates the prompt.
     pub max_tokens: u32,
     pub sampling: Sampling,
-    /// What is done to logits on the host before that.
-    pub shaping: Shaping,
-    /// What the answer has to be.
+    /// Logit edits and host samplers, applied before `sampling`.
+    pub processors: LogitsProcessors,
+    /// Grammar of the answer.
     pub constraint: Option<Constraint>,
     /// Control tokens whose names are part of the text.
     pub shown: Vec<u32>,
@@ -237,6 +235,34 @@ pub struct LoadSpec {
     pub memory_reserve: u64,
     /// Where beginnings of conversations are kept from one start to the next, if anywhere.
     pub prefixes: Option<PrefixStore>,
+}
+
+/// Settings of first light.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Light {
+    /// State directory. Without one no tests run, and devices use the wanted mode.
+    pub dir: Option<PathBuf>,
+    /// Highest mode of a device that has modes.
+    pub wanted: Mode,
+}
+
+/// Directory of the prefix cache on disk, and its size limit in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixStore {
+    pub dir: PathBuf,
+    pub limit: u64,
+}
+
+/// Counters of the prefix cache on disk since the engine started; `bytes` is the current size of all files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixCounts {
+    pub read: u64,
+    pub written: u64,
+    /// Damaged or foreign files.
+    pub refused: u64,
+    /// Failed writes.
+    pub failed: u64,
+    pub bytes: u64,
 }
 
 /// Progress of a load. After [`LoadEvent::Loaded`] or [`LoadEvent::Failed`] nothing follows.

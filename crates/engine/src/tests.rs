@@ -6,11 +6,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::core::Row;
+use super::runner::{Chunk, Row};
 use super::tuning::Tuning;
 use super::{
     Dry, DynamicTemperature, Event, FinishReason, GenerateError, Grammar, Handle, Light, LoadError,
-    LoadEvent, LoadSpec, Request, Scales, Settings, Shaping, State, TokenLogprobs,
+    LoadEvent, LoadSpec, LogitsProcessors, Request, Scales, Settings, State, TokenLogprobs,
 };
 use device::tune::Choices;
 use device::{
@@ -261,11 +261,11 @@ impl Watched {
         let log = Arc::clone(&self.log);
         // Batches of 1, 2, 4 and so on, and of all slots.
         let decoders = self.spec.slots.next_power_of_two().ilog2() + 1;
-        let watched = self.handle.exclusive("watch", move |core| {
+        let watched = self.handle.exclusive("watch", move |runner| {
             let parts = if decoders > 1 { 4 } else { 2 };
             let spy = |inner| Box::new(Spy { inner, log: Arc::clone(&log), decoders, parts });
-            let real = std::mem::replace(core.instance(), spy(None));
-            *core.instance() = spy(Some(real));
+            let real = std::mem::replace(runner.instance(), spy(None));
+            *runner.instance() = spy(Some(real));
         });
         watched.blocking_recv().unwrap().unwrap();
     }
@@ -356,7 +356,7 @@ fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
         sampling: Sampling::GREEDY,
         stop: vec![],
         ignore_end: true,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: Vec::new(),
         logprobs: None,
@@ -534,9 +534,15 @@ fn who_goes_away_leaves_the_slot_as_if_never_there() {
     }
 }
 
-fn penalised() -> Shaping {
+fn penalised() -> LogitsProcessors {
     let dry = Dry { multiplier: 1.0, base: 1.5, allowed: 1, breakers: vec![7] };
-    Shaping { repetition: 1.2, frequency: 0.3, presence: 0.1, dry: Some(dry), ..Shaping::NONE }
+    LogitsProcessors {
+        repetition: 1.2,
+        frequency: 0.3,
+        presence: 0.1,
+        dry: Some(dry),
+        ..LogitsProcessors::NONE
+    }
 }
 
 /// Biases, penalties, grammars and min-p are the device's: no logits are read, and where no token depends on the one before
@@ -544,22 +550,25 @@ fn penalised() -> Shaping {
 #[test]
 fn what_is_done_to_logits_is_done_by_the_device() {
     let engine = Watched::new(4);
-    let constraint = engine.handle.exclusive("compile", |core| {
+    let constraint = engine.handle.exclusive("compile", |runner| {
         let grammar = Grammar::Regex("[a-z]{3,9}( [a-z0-9]{2,5})*".into());
-        core.text().grammars.compile(&grammar).unwrap()
+        runner.text().grammars.compile(&grammar).unwrap()
     });
     let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
     let temperature = 1.3;
     let drawn = Sampling { temperature, seed: 11, ..Sampling::GREEDY };
     let cut = Sampling { min_p: plan::sample::min_p(0.2), top_p: 0.95, ..drawn };
-    let shaping = Shaping { bias: vec![(40, 6.0), (41, -100.0), (90_000, 1.0)], ..Shaping::NONE };
+    let processors = LogitsProcessors {
+        bias: vec![(40, 6.0), (41, -100.0), (90_000, 1.0)],
+        ..LogitsProcessors::NONE
+    };
     let length = 24;
     let kinds = [
         Request { sampling: cut, ..request(prompt(1, 40), length) },
-        Request { shaping: shaping.clone(), sampling: cut, ..request(prompt(2, 5), length) },
-        Request { shaping: penalised(), sampling: drawn, ..request(prompt(3, 50), length) },
+        Request { processors: processors.clone(), sampling: cut, ..request(prompt(2, 5), length) },
+        Request { processors: penalised(), sampling: drawn, ..request(prompt(3, 50), length) },
         Request {
-            shaping: Shaping { repetition: 1.1, ..shaping },
+            processors: LogitsProcessors { repetition: 1.1, ..processors },
             constraint,
             sampling: cut,
             ..request(prompt(4, 9), length)
@@ -577,14 +586,18 @@ fn what_is_done_to_logits_is_done_by_the_device() {
         let ahead = count(&calls, Call::Tokens(Kind::Decode, 1));
         assert_eq!(ahead > 10, at < 2, "kind {at}: {ahead} steps ahead");
         let dynamic = DynamicTemperature { least: temperature, most: temperature, exponent: 1.0 };
-        let shaping = Shaping { dynamic: Some(dynamic), ..kind.shaping.clone() };
-        let host = engine.ask(Request { shaping, ..kind.clone() });
+        let processors = LogitsProcessors { dynamic: Some(dynamic), ..kind.processors.clone() };
+        let host = engine.ask(Request { processors, ..kind.clone() });
         assert_eq!(answer, host, "kind {at}");
         assert!(reads() >= length as usize, "kind {at}");
         // With log-probabilities the host reads what the device has chosen from.
         assert_eq!(engine.ask(not_ahead(kind)), answer, "kind {at}");
-        let plain =
-            Request { shaping: Shaping::NONE, constraint: None, sampling: drawn, ..kind.clone() };
+        let plain = Request {
+            processors: LogitsProcessors::NONE,
+            constraint: None,
+            sampling: drawn,
+            ..kind.clone()
+        };
         assert_ne!(engine.ask(plain), answer, "kind {at}");
         alone.push(answer);
     }
@@ -604,9 +617,9 @@ fn what_is_done_to_logits_is_done_by_the_device() {
 fn a_mask_is_found_beside_the_step() {
     for slots in [1, 3] {
         let engine = Watched::new(slots);
-        let constraint = engine.handle.exclusive("compile", |core| {
-            assert_eq!(core.vocabulary(), VOCABULARY);
-            core.text().grammars.compile(&Grammar::Regex("[a-z]{90}".into())).unwrap()
+        let constraint = engine.handle.exclusive("compile", |runner| {
+            assert_eq!(runner.vocabulary(), VOCABULARY);
+            runner.text().grammars.compile(&Grammar::Regex("[a-z]{90}".into())).unwrap()
         });
         let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
         engine.calls();
@@ -637,22 +650,30 @@ fn a_layer_that_rests_is_in_no_plan() {
     engine.log.lock().submitted.clear();
     let (sampling, adapters) = (Sampling::GREEDY, Scales::NONE);
     let row = Row { slot: 0, token: 1, position: 0, sampling, adapters };
-    let done = engine.handle.exclusive("evaluate", move |core| -> Result<(), Error> {
-        let behind = |position| Row { position, ..row };
+    let done = engine.handle.exclusive("evaluate", move |runner| -> Result<(), Error> {
+        let at = |position| Row { position, ..row };
         let mut tokens = Vec::new();
-        for drafts in [true, false, true] {
+        for feeds_nextn in [true, false, true] {
             for (position, outputs) in [(0, Outputs::None), (5, Outputs::Last), (10, Outputs::All)]
             {
                 let chunk = [1, 2, 3, 4, 5];
-                core.submit_chunk(behind(position), &chunk, None, outputs, &[], drafts)?;
-                core.finish(&mut tokens)?;
+                let chunk = Chunk {
+                    start: at(position),
+                    tokens: &chunk,
+                    next: None,
+                    outputs,
+                    edits: &[],
+                    feeds_nextn,
+                };
+                runner.steps().submit_chunk(&chunk)?;
+                runner.finish(&mut tokens)?;
             }
-            core.submit_decode(&[behind(15)], &[], drafts)?;
-            core.finish(&mut tokens)?;
-            core.submit_deferring(&[behind(16)])?;
-            core.submit_deferred(&[behind(16)], &[], drafts)?;
-            core.finish(&mut tokens)?;
-            core.finish(&mut tokens)?;
+            runner.steps().submit_decode(&[at(15)], &[], feeds_nextn)?;
+            runner.finish(&mut tokens)?;
+            runner.steps().submit_until_logits(&[at(16)])?;
+            runner.steps().submit_logits(&[at(16)], &[], feeds_nextn)?;
+            runner.finish(&mut tokens)?;
+            runner.finish(&mut tokens)?;
         }
         Ok(())
     });
@@ -668,15 +689,15 @@ fn a_layer_that_rests_is_in_no_plan() {
 #[test]
 fn a_grammar_without_a_token_is_told_apart_from_logits_that_are_not_finite() {
     let engine = Watched::new(1);
-    let constraint = engine.handle.exclusive("compile", |core| {
-        core.text().grammars.compile(&Grammar::Regex("[ab]{9}".into())).unwrap()
+    let constraint = engine.handle.exclusive("compile", |runner| {
+        runner.text().grammars.compile(&Grammar::Regex("[ab]{9}".into())).unwrap()
     });
     let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
     engine.ask(request(prompt(1, 4), 2));
     // Of all that may come next nothing can be given.
     let bias = (0..1024).map(|id| (id, f32::NEG_INFINITY)).collect();
-    let shaping = Shaping { bias, ..Shaping::NONE };
-    let asked = Request { shaping, constraint, ..request(prompt(1, 4), 4) };
+    let processors = LogitsProcessors { bias, ..LogitsProcessors::NONE };
+    let asked = Request { processors, constraint, ..request(prompt(1, 4), 4) };
     let error = collect(engine.begin(asked)).unwrap_err();
     assert!(matches!(error, GenerateError::Constraint(_)), "{error}");
 }
@@ -689,7 +710,7 @@ fn all_kinds() -> [Request; 6] {
         request(prompt(1, 5), 40),
         request(prompt(2, 4 * CHUNK), 30),
         Request { sampling: seeded, ..request(prompt(5, 7), 50) },
-        Request { shaping: penalised(), ..request(prompt(8, 30), 30) },
+        Request { processors: penalised(), ..request(prompt(8, 30), 30) },
         Request {
             stop: vec!["no such text".into()],
             sampling: seeded,
@@ -733,7 +754,7 @@ fn a_device_that_is_lost_twice_is_not_used_any_more() {
     for events in engine.begin_together(&[one.clone(), two, one.clone()]) {
         let told = collect(events).unwrap_err().to_string();
         let known =
-            ["asked to fail", "cannot be loaded again: backend cpu cannot be used", "2 times"];
+            ["asked to fail", "reloading the model failed: backend cpu cannot be used", "2 times"];
         assert!(known.iter().all(|word| told.contains(word)), "{told}");
     }
     let (losses, disabled) = engine.health();

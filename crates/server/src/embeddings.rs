@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::body::JsonBody;
 use super::error::Error;
 use super::{App, generation, params, prompt};
-use engine::{Event, GenerateError, Request, Scales, Served, Shaping};
+use engine::{Event, GenerateError, LogitsProcessors, Request, Scales, Served};
 use errors::invalid::shown;
 
 /// Texts of one request at most, which are OpenAI's.
@@ -128,7 +128,7 @@ fn request(prompt: Vec<u32>, adapters: Scales) -> Request {
         prompt,
         max_tokens: 0,
         sampling: Sampling::GREEDY,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: Vec::new(),
         stop: Vec::new(),

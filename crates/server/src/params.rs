@@ -8,8 +8,8 @@ use model::tokenizer::Tokenizer;
 use super::error::Error;
 use super::{App, unique};
 use engine::{
-    Admission, Dry, DynamicTemperature, GenerateError, Loading, Mirostat, ModelInfo, Request,
-    Scales, Shaping, State, Xtc,
+    Admission, Dry, DynamicTemperature, GenerateError, Loading, LogitsProcessors, Mirostat,
+    ModelInfo, Request, Scales, State, Xtc,
 };
 use errors::invalid::shown;
 use plan::sample::{self, Sampling};
@@ -213,7 +213,7 @@ pub(super) fn shaping(
     asked: &api::Shaping,
     temperature: f32,
     tokenizer: &Tokenizer,
-) -> Result<Shaping, Error> {
+) -> Result<LogitsProcessors, Error> {
     let penalty = |name, value: Option<f32>| range(name, value.unwrap_or(0.0), -2.0, 2.0);
     let mirostat = match asked.mirostat {
         None | Some(0) => None,
@@ -237,7 +237,7 @@ pub(super) fn shaping(
             Error::value("repeat_last_n", message)
         })?),
     };
-    Ok(Shaping {
+    Ok(LogitsProcessors {
         bias: bias(asked, tokenizer)?,
         repetition: range(
             "repetition_penalty",

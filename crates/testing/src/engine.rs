@@ -3,7 +3,7 @@
 use engine::tuning::Tuning;
 use engine::{
     Event, FinishReason, Finished, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec,
-    ModelInfo, Request, Scales, Settings, Shaping, TokenLogprobs,
+    LogitsProcessors, ModelInfo, Request, Scales, Settings, TokenLogprobs,
 };
 use plan::sample::Sampling;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -78,7 +78,7 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Reques
         sampling: Sampling::GREEDY,
         stop: vec![],
         ignore_end: true,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: Vec::new(),
         logprobs: None,

@@ -10,11 +10,10 @@ mod model;
 mod tests;
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::State;
-use super::handle::Shared;
+use super::shared::Shared;
+use super::{Light, State};
 use device::Device;
 use device::bring_up::{self, Admission, Begun, Key, Page, Passed, Record};
 use device::first_light::{Mode, Note, Stage};
@@ -25,15 +24,6 @@ const LAST: &str = "cpu";
 
 /// The device that first contact asks its questions.
 const MEASURED: &str = "nv";
-
-/// What a load wants of first light.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Light {
-    /// The state directory. Without one nothing is proven, and devices run as wanted.
-    pub dir: Option<PathBuf>,
-    /// The most that is asked of a device that has modes.
-    pub wanted: Mode,
-}
 
 /// The device, in the mode that it has passed first light in; else why it is not to be used.
 pub(super) fn pass(

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::core::{Core, Row};
-use crate::handle::Shared;
+use crate::placement;
+use crate::runner::{Chunk, ModelRunner, Row};
+use crate::shared::Shared;
 use crate::tuning::Tuning;
-use crate::{Light, LoadSpec, Scales, load};
+use crate::{Light, LoadSpec, Scales};
 use device::{Device, named};
 use parity::measure::{argmax, equal};
 use parity::model::{Tolerance, Trace};
@@ -97,42 +98,45 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
         prefixes: None,
         models_dir: std::path::PathBuf::new(),
     };
-    let mut core = load::on(device, &spec, shared).map_err(|error| error.to_string())?;
-    steps(&mut core, forced).map_err(|error| errors::one_line(&error))
+    let mut runner =
+        placement::on_device(device, &spec, shared).map_err(|error| error.to_string())?;
+    steps(&mut runner, forced).map_err(|error| errors::one_line(&error))
 }
 
-fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> {
+fn steps(runner: &mut ModelRunner, forced: Option<&[u32]>) -> Result<Run, device::Error> {
     let mut run = Run { sampled: Vec::new(), logits: Vec::new() };
     let (sampling, adapters) = (Sampling::GREEDY, Scales::NONE);
     let mut row = Row { slot: 0, token: 0, position: 0, sampling, adapters };
     let mut tokens = Vec::new();
     let (whole, last) = PROMPT.split_at(CHUNK);
     for (chunk, outputs) in [(whole, Outputs::None), (last, Outputs::Last)] {
-        core.submit_chunk(row, chunk, None, outputs, &[], true)?;
-        row.position += chunk.len() as u32;
+        let (start, tokens, edits) = (row, chunk, &[][..]);
+        let chunk = Chunk { start, tokens, next: None, outputs, edits, feeds_nextn: true };
+        runner.steps().submit_chunk(&chunk)?;
+        row.position += tokens.len() as u32;
     }
-    core.finish(&mut tokens)?;
+    runner.finish(&mut tokens)?;
     for i in 0..=STEPS {
         if i == 1 {
             // As who goes on from what another one has evaluated.
-            core.copy_slot(0, 1, PROMPT.len())?;
+            runner.copy_slot(0, 1, PROMPT.len())?;
             row.slot = 1;
         }
         if i > 0 {
             row.token = forced.unwrap_or(&run.sampled)[i - 1];
             // In one part or two, in turn.
             if i % 2 == 0 {
-                core.submit_decode(&[row], &[], true)?;
+                runner.steps().submit_decode(&[row], &[], true)?;
             } else {
-                core.submit_deferring(&[row])?;
-                core.submit_deferred(&[row], &[], true)?;
-                core.finish(&mut tokens)?;
+                runner.steps().submit_until_logits(&[row])?;
+                runner.steps().submit_logits(&[row], &[], true)?;
+                runner.finish(&mut tokens)?;
             }
             row.position += 1;
         }
-        let step = core.finish(&mut tokens)?;
-        let mut logits = vec![0.0; core.vocabulary()];
-        core.logits(&step, 0, &mut logits)?;
+        let step = runner.finish(&mut tokens)?;
+        let mut logits = vec![0.0; runner.vocabulary()];
+        runner.steps().logits(&step, 0, &mut logits)?;
         run.sampled.push(tokens[0]);
         run.logits.push(logits);
     }

@@ -1,10 +1,8 @@
-//! Tuning the loaded model's device: the search is [`device::tune::beam`]'s, what is remembered
-//! [`device::tune::Store`]'s; `bench` measures a case by the clock or by what is `counted`, `pace` says when,
-//! `idle` searches while nobody asks for anything.
+//! Tuning of the kernels of a model: runs [`device::tune::beam`] over the model's cases and stores the results in
+//! [`device::tune::Store`]. `bench` measures a case by time or by `counted` cycles, `pace` decides when.
 
 pub mod bench;
 pub mod counted;
-mod idle;
 pub mod pace;
 mod quiet;
 
@@ -25,7 +23,6 @@ use device::tune::{
 };
 use device::{Device, Kernels, Request, Tunable};
 use errors::one_line;
-pub(super) use idle::Idle;
 use plan::Plan;
 pub(super) use quiet::Quiet;
 use telemetry::memory;

@@ -43,7 +43,7 @@ impl Quiet {
     }
 
     /// A search of an engine that has something to do at this moment.
-    pub(super) fn join(&self, search: &Arc<Pace>) {
+    pub(crate) fn join(&self, search: &Arc<Pace>) {
         let mut state = self.0.lock();
         search.hold();
         state.searches.push(Arc::downgrade(search));

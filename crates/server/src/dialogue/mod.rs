@@ -160,7 +160,7 @@ impl Ask {
         let served = Arc::clone(&admission.served);
         let chat = &served.text.chat;
         self.check(&served)?;
-        let shaping =
+        let processors =
             params::shaping(&self.shaping, self.sampling.temperature, &served.text.tokenizer)?;
         let adapters =
             params::adapters(&served.model, self.model.as_deref(), self.lora.as_deref())?;
@@ -174,7 +174,7 @@ impl Ask {
             max_tokens: params::max_tokens(asked, made.ids.len(), served.model.context, most),
             prompt: made.ids,
             sampling: self.sampling,
-            shaping,
+            processors,
             constraint: made.constraint,
             shown: served.text.marks.iter().map(|(_, id)| *id).collect(),
             stop: self.stop,

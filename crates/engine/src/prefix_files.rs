@@ -23,8 +23,8 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-use super::Scales;
-use super::core::Core;
+use super::runner::ModelRunner;
+use super::{PrefixCounts, PrefixStore, Scales};
 use device::{BLOCK, Part};
 
 /// Version of the files, and of how devices lay blocks out.
@@ -37,25 +37,6 @@ const HASH: usize = 32;
 const SUFFIX: &str = "kv";
 /// Bytes of each of the model's files that say which model it is, beside what the file system says.
 const BEGINNING: u64 = 1 << 20;
-
-/// Where blocks are kept, and how many bytes of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PrefixStore {
-    pub dir: PathBuf,
-    pub limit: u64,
-}
-
-/// What has become of blocks since the engine started, and the bytes of all files now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixCounts {
-    pub read: u64,
-    pub written: u64,
-    /// Files that were not what they should be.
-    pub refused: u64,
-    /// Times that a file could not be written.
-    pub failed: u64,
-    pub bytes: u64,
-}
 
 /// The hash of a block's tokens, all before them, and what they are evaluated with.
 type Name = [u8; 32];
@@ -107,8 +88,8 @@ impl Directories {
 pub(super) enum Kind {
     /// Its last block.
     Block,
-    /// What its slot has beside blocks.
-    Rest,
+    /// Recurrent state and rings of the slot.
+    Recurrent,
 }
 
 /// Bytes of the parts of a slot. A model without rings and states of fixed size has no rest.
@@ -132,7 +113,7 @@ enum Refused {
 }
 
 /// The blocks of one loaded model among all files of a directory.
-pub(super) struct Prefixes {
+pub(super) struct PrefixFiles {
     store: PrefixStore,
     /// The name before the first block: what all depends on.
     root: Name,
@@ -147,30 +128,30 @@ pub(super) struct Prefixes {
     counts: PrefixCounts,
 }
 
-impl Prefixes {
+impl PrefixFiles {
     /// Those of a model, where they are configured and the model and its device have blocks.
     pub(super) fn open(
-        core: &mut Core,
+        runner: &mut ModelRunner,
         counts: PrefixCounts,
         directories: &Directories,
     ) -> Option<Self> {
-        let store = core.prefix_store()?.clone();
+        let store = runner.spec().prefixes.as_ref()?.clone();
         let dir = store.dir.display();
-        let (block, rest) = (core.part_bytes(Part::Block(0)), core.part_bytes(Part::Rest(0)));
+        let (block, rest) = (runner.part_bytes(Part::Block(0)), runner.part_bytes(Part::Rest(0)));
         let Some((block, rest)) = block.zip(rest) else {
-            let (model, device) = (&core.model().id, core.device());
+            let (model, device) = (&runner.model().id, runner.device());
             tracing::info!(model, device, "this device's prefixes are not kept on disk");
             return None;
         };
         let sizes = Sizes { block, rest };
         if sizes.rest > 0
-            && let Err(error) = clear(core, sizes.rest)
+            && let Err(error) = clear(runner, sizes.rest)
         {
             tracing::warn!(%error, %dir, "no prefixes on disk");
             return None;
         }
-        let opened = identity(core.model_files(), &core.evaluated_by()).and_then(|root| {
-            let each = core.adapter_files().map(|path| identity(std::iter::once(path), ""));
+        let opened = identity(runner.model_files(), &runner.cache_format()).and_then(|root| {
+            let each = runner.adapter_files().map(|path| identity(std::iter::once(path), ""));
             let adapters = each.collect::<io::Result<_>>()?;
             Self::new(&store, root, adapters, sizes, counts, directories)
         });
@@ -216,20 +197,26 @@ impl Prefixes {
         let names = self.names(&prompt[..whole * BLOCK], adapters);
         let files = self.files.lock();
         let blocks = (1..).zip(names).take_while(|(_, name)| files.kept.contains_key(name));
-        let complete =
-            |name: &Name| !self.has_rest() || files.kept.contains_key(&name_of(*name, Kind::Rest));
+        let complete = |name: &Name| {
+            !self.is_recurrent() || files.kept.contains_key(&name_of(*name, Kind::Recurrent))
+        };
         blocks.filter(|(_, name)| complete(name)).last().map_or(0, |(blocks, _)| blocks) * BLOCK
     }
 
     /// Whether a model goes on from where its rest is of, and not from any block.
-    pub(super) const fn has_rest(&self) -> bool {
+    pub(super) const fn is_recurrent(&self) -> bool {
         self.sizes.rest > 0
     }
 
     /// Tokens of a prompt at which its rest is worth keeping, the furthest first, where it is evaluated from `from` on:
     /// where it parts from what was kept before, and its end.
-    pub(super) fn rests(&self, prompt: &[u32], adapters: Scales, from: usize) -> Vec<usize> {
-        if !self.has_rest() || !self.writes {
+    pub(super) fn snapshot_positions(
+        &self,
+        prompt: &[u32],
+        adapters: Scales,
+        from: usize,
+    ) -> Vec<usize> {
+        if !self.is_recurrent() || !self.writes {
             return Vec::new();
         }
         let whole = prompt.len().saturating_sub(1) / BLOCK;
@@ -270,7 +257,7 @@ impl Prefixes {
             unreachable!("parts are at the end of a block");
         };
         let Sizes { block, rest } = self.sizes;
-        (name_of(name, part), if part == Kind::Rest { rest } else { block })
+        (name_of(name, part), if part == Kind::Recurrent { rest } else { block })
     }
 
     /// The part at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
@@ -342,7 +329,7 @@ impl Prefixes {
     pub(super) fn touch(&self, tokens: &[u32], adapters: Scales) {
         let now = SystemTime::now();
         let mut names: Vec<Name> = self.names(tokens, adapters).collect();
-        names.extend(names.last().map(|name| name_of(*name, Kind::Rest)));
+        names.extend(names.last().map(|name| name_of(*name, Kind::Recurrent)));
         let mut files = self.files.lock();
         for (name, age) in names.iter().zip(0..) {
             let path = self.path(name);
@@ -375,16 +362,16 @@ impl Prefixes {
 }
 
 /// Writes what slots keep beside their blocks: of what is kept later, some may never have been written.
-fn clear(core: &mut Core, rest: usize) -> Result<(), device::Error> {
+fn clear(runner: &mut ModelRunner, rest: usize) -> Result<(), device::Error> {
     let nothing = vec![0; rest];
-    (0..core.slots() as u32).try_for_each(|slot| core.write_part(Part::Rest(slot), &nothing))
+    (0..runner.slots() as u32).try_for_each(|slot| runner.write_part(Part::Rest(slot), &nothing))
 }
 
 /// The name of what is kept at the end of a block.
 fn name_of(block: Name, part: Kind) -> Name {
     match part {
         Kind::Block => block,
-        Kind::Rest => Sha256::new_with_prefix(block).chain_update("rest").finalize().into(),
+        Kind::Recurrent => Sha256::new_with_prefix(block).chain_update("rest").finalize().into(),
     }
 }
 
@@ -502,19 +489,19 @@ mod tests {
     const FILE: u64 = (HEAD + HASH + BYTES) as u64;
 
     /// In a process of its own, so to say.
-    fn open(dir: &Path, limit: u64) -> Prefixes {
+    fn open(dir: &Path, limit: u64) -> PrefixFiles {
         among(&Directories::default(), [7; 32], dir, limit)
     }
 
-    fn among(directories: &Directories, root: Name, dir: &Path, limit: u64) -> Prefixes {
+    fn among(directories: &Directories, root: Name, dir: &Path, limit: u64) -> PrefixFiles {
         let store = PrefixStore { dir: dir.join("prefixes"), limit };
         let counts = PrefixCounts::default();
         let sizes = Sizes { block: BYTES, rest: 0 };
-        Prefixes::new(&store, root, Vec::new(), sizes, counts, directories).unwrap()
+        PrefixFiles::new(&store, root, Vec::new(), sizes, counts, directories).unwrap()
     }
 
     /// Of a model whose slots have a rest.
-    fn with_rest(dir: &Path, limit: u64) -> Prefixes {
+    fn with_recurrent(dir: &Path, limit: u64) -> PrefixFiles {
         let mut prefixes = open(dir, limit);
         prefixes.sizes.rest = REST;
         prefixes.part.resize(BYTES.max(REST), 0);
@@ -525,7 +512,7 @@ mod tests {
         (0..(blocks * BLOCK) as u32).map(|i| i.wrapping_mul(seed) % 1000).collect()
     }
 
-    fn write(prefixes: &mut Prefixes, tokens: &[u32], blocks: std::ops::RangeInclusive<usize>) {
+    fn write(prefixes: &mut PrefixFiles, tokens: &[u32], blocks: std::ops::RangeInclusive<usize>) {
         for block in blocks {
             let fill = |bytes: &mut [u8]| {
                 bytes.fill(block as u8);
@@ -535,7 +522,7 @@ mod tests {
         }
     }
 
-    fn file(prefixes: &Prefixes, tokens: &[u32]) -> PathBuf {
+    fn file(prefixes: &PrefixFiles, tokens: &[u32]) -> PathBuf {
         prefixes.path(&prefixes.names(tokens, Scales::NONE).last().unwrap())
     }
 
@@ -640,7 +627,7 @@ mod tests {
         write(&mut prefixes, &new, 1..=3);
         prefixes.touch(&new, Scales::NONE);
         assert_eq!(prefixes.counts().bytes, 5 * FILE);
-        let covered = |prefixes: &Prefixes, tokens: &[u32]| {
+        let covered = |prefixes: &PrefixFiles, tokens: &[u32]| {
             prefixes.covers(&[tokens, &[1]].concat(), Scales::NONE) / BLOCK
         };
         assert_eq!([covered(&prefixes, &old), covered(&prefixes, &new)], [2, 3]);
@@ -692,43 +679,43 @@ mod tests {
         assert!(!file(&blocked, &said).with_extension("tmp").exists());
     }
     /// Writes the rest behind so many blocks.
-    fn write_rest(prefixes: &mut Prefixes, tokens: &[u32], blocks: usize) {
+    fn write_rest(prefixes: &mut PrefixFiles, tokens: &[u32], blocks: usize) {
         let fill = |bytes: &mut [u8]| {
             bytes.fill(100 + blocks as u8);
             Ok::<_, ()>(())
         };
-        prefixes.write(&tokens[..blocks * BLOCK], Scales::NONE, Kind::Rest, fill).unwrap();
+        prefixes.write(&tokens[..blocks * BLOCK], Scales::NONE, Kind::Recurrent, fill).unwrap();
     }
 
     #[test]
     fn a_model_with_a_rest_goes_on_from_where_there_is_one() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 12);
-        let mut prefixes = with_rest(dir.path(), 1 << 20);
+        let mut prefixes = with_recurrent(dir.path(), 1 << 20);
         write(&mut prefixes, &said, 1..=10);
         assert_eq!(prefixes.covers(&said, Scales::NONE), 0);
         for blocks in [4, 9, 11] {
             write_rest(&mut prefixes, &said, blocks);
         }
-        let mut again = with_rest(dir.path(), 1 << 20);
+        let mut again = with_recurrent(dir.path(), 1 << 20);
         let whole = |bytes: usize| (HEAD + HASH + bytes) as u64;
         assert_eq!(again.counts().bytes, 10 * whole(BYTES) + 3 * whole(REST));
         // Of the last one there are not all blocks.
         assert_eq!(again.covers(&said, Scales::NONE), 9 * BLOCK);
         assert_eq!(again.covers(&said[..9 * BLOCK], Scales::NONE), 4 * BLOCK);
         let nine = &said[..9 * BLOCK];
-        assert_eq!(again.read(nine, Scales::NONE, Kind::Rest).unwrap(), [109; REST]);
+        assert_eq!(again.read(nine, Scales::NONE, Kind::Recurrent).unwrap(), [109; REST]);
         assert_eq!(again.read(nine, Scales::NONE, Kind::Block).unwrap(), [9; BYTES]);
         // One for the other, cut or damaged: each is a file of its own.
         let file = |part| again.path(&again.part(nine, Scales::NONE, part).0);
-        let (rest, block) = (file(Kind::Rest), file(Kind::Block));
+        let (rest, block) = (file(Kind::Recurrent), file(Kind::Block));
         let kept = fs::read(&rest).unwrap();
         let mut damaged = kept.clone();
         damaged[HEAD + HASH + 3] ^= 1;
         for (round, bytes) in (1..).zip([fs::read(&block).unwrap(), kept[..99].to_vec(), damaged]) {
             fs::write(&rest, bytes).unwrap();
-            let mut again = with_rest(dir.path(), 1 << 20);
-            assert!(again.read(nine, Scales::NONE, Kind::Rest).is_none());
+            let mut again = with_recurrent(dir.path(), 1 << 20);
+            assert!(again.read(nine, Scales::NONE, Kind::Recurrent).is_none());
             prefixes.counts.refused += again.counts().refused;
             assert_eq!(prefixes.counts().refused, round);
             assert_eq!(again.covers(&said, Scales::NONE), 4 * BLOCK);
@@ -738,10 +725,11 @@ mod tests {
     #[test]
     fn a_rest_is_worth_most_where_prompts_part_and_at_their_end() {
         let dir = tempfile::tempdir().unwrap();
-        let mut prefixes = with_rest(dir.path(), 1 << 20);
+        let mut prefixes = with_recurrent(dir.path(), 1 << 20);
         let (said, at) = (tokens(3, 20), |blocks: usize| blocks * BLOCK);
-        let rests =
-            |prefixes: &Prefixes, tokens: &[u32], from| prefixes.rests(tokens, Scales::NONE, from);
+        let rests = |prefixes: &PrefixFiles, tokens: &[u32], from| {
+            prefixes.snapshot_positions(tokens, Scales::NONE, from)
+        };
         assert_eq!(rests(&prefixes, &said, 0), [at(19)]);
         assert_eq!(rests(&prefixes, &said[..at(APART)], 0), [0; 0]);
         assert_eq!(rests(&prefixes, &said, at(19 - APART) + 1), [0; 0]);
