@@ -95,24 +95,10 @@ fn load(backend: &str) -> Handle {
     let handle = Handle::start(Settings { queue_limit: 4 }).unwrap();
     let mut events = handle.load(LoadSpec {
         model: "synthetic:tiny-llama:q6_k".into(),
-        name: None,
         backend: backend.into(),
-        slots: 1,
         context: TOKENS as usize + 8,
         prefill_chunk: CHUNK,
-        draft: 0,
-        draft_model: None,
-        adapters: Vec::new(),
-        stall: Duration::ZERO,
-        kv_type: "f16".into(),
-        precision: plan::Precision::Single,
-        threads: 1,
-        cpu_isa: "auto".into(),
-        tuning: engine::tuning::Tuning::default(),
-        light: engine::Light::default(),
-        memory_reserve: 0,
-        prefixes: None,
-        models_dir: PathBuf::new(),
+        ..LoadSpec::default()
     });
     loop {
         match events.blocking_recv().unwrap() {

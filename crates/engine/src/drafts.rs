@@ -55,7 +55,7 @@ impl Pace {
         (self.tokens > 0.0).then(|| self.seconds / self.tokens)
     }
 
-    /// Whether it is known to be faster than another.
+    /// True if it is known to be faster than another.
     fn outruns(&self, other: &Self) -> bool {
         let pair = self.token().zip(other.token());
         pair.is_some_and(|(own, other)| own < other)
@@ -71,9 +71,9 @@ struct Source {
     depth: usize,
     /// Debt: steps that its drafts cost beyond what they gained. Negative for a credit.
     debt: f64,
-    /// Whether the cost of preparing a draft is spent, and the draft is still to come.
+    /// True if the cost of preparing a draft is spent, and the draft is still to come.
     ready: bool,
-    /// Whether a token of the latest draft was accepted.
+    /// True if a token of the latest draft was accepted.
     gains: bool,
     /// Speed of decoding with its drafts.
     pace: Pace,
@@ -124,13 +124,13 @@ pub(super) struct Drafts {
     model: Source,
     /// Speed of decoding without drafts.
     without: Pace,
-    /// Whether the latest draft is the model's and not prompt lookup's.
+    /// True if the latest draft is the model's and not prompt lookup's.
     by_model: bool,
-    /// Whether the model was run for the step in flight.
+    /// True if the model was run for the step in flight.
     model_ran: bool,
     /// Share of a prompt's time that the nextn layer takes; 0 without one.
     nextn_share: f64,
-    /// Whether the nextn layer skipped the prompt, so that it cannot draft.
+    /// True if the nextn layer skipped the prompt, so that it cannot draft.
     prompt_skipped: bool,
     /// Number of draft tokens so far.
     pub(super) drafted: u32,
@@ -180,13 +180,13 @@ impl Drafts {
         self.lookup.most
     }
 
-    /// Whether there is a draft behind these tokens.
+    /// True if there is a draft behind these tokens.
     pub(super) fn can_draft(&self, tokens: &[u32]) -> bool {
         let lookup = self.lookup.is_active(&self.without);
         self.model_drafts() || lookup && prompt_lookup::find(tokens).is_some()
     }
 
-    /// Whether the model drafts. Its cost is comparable only once the speed without drafts is known.
+    /// True if the model drafts. Its cost is comparable only once the speed without drafts is known.
     fn model_drafts(&self) -> bool {
         !self.prompt_skipped
             && self.without.token().is_some()
@@ -208,7 +208,7 @@ impl Drafts {
         }
     }
 
-    /// Whether the model is paused for so long that steps need not compute what its drafts start from.
+    /// True if the model is paused for so long that steps need not compute what its drafts start from.
     pub(super) fn is_paused(&self) -> bool {
         self.prompt_skipped || self.model.debt > LONG && !self.model_drafts()
     }

@@ -49,7 +49,7 @@ impl IdleTuning {
         }
     }
 
-    /// Whether the search is paused.
+    /// True if the search is paused.
     pub(super) fn is_paused(&self) -> bool {
         self.pace.is_held()
     }

@@ -28,7 +28,7 @@ impl LoadedModel {
         self.runner.resident_bytes() + draft_model.map_or(0, |one| one.runner().resident_bytes())
     }
 
-    /// Whether a draft model or a nextn layer can draft.
+    /// True if a draft model or a nextn layer can draft.
     pub(super) fn can_draft(&self) -> bool {
         self.speculation.draft_model.is_some() || self.runner.has_nextn()
     }

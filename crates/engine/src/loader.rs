@@ -159,7 +159,7 @@ impl Watch for LoadJob {
     }
 }
 
-/// Whether two devices allocate from the same memory.
+/// True if two devices allocate from the same memory.
 fn same_memory(one: &dyn Device, other: &dyn Device) -> bool {
     one.shares_memory() && other.shares_memory() || one.info().name == other.info().name
 }

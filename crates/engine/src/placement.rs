@@ -188,7 +188,7 @@ fn move_weights(
     Ok(())
 }
 
-/// Whether memory is too small for the weights and their file in the page cache. Otherwise the system would drop other
+/// True if memory is too small for the weights and their file in the page cache. Otherwise the system would drop other
 /// pages to make room for the weights.
 fn crowds(weights: u64, available: Option<u64>) -> bool {
     available.is_some_and(|available| weights.saturating_mul(2) > available)

@@ -1,15 +1,14 @@
-//! Beginnings of conversations on disk: what slots hold, block by block, so that a daemon that was started again
-//! need not evaluate them again.
+//! Prefix cache on disk: stores the KV cache of finished sequences block by block, so that a restarted daemon
+//! need not evaluate their tokens again.
 //!
-//! A block is [`BLOCK`] tokens. Its file is named by a hash of all tokens up to its end, of the model, and of all
-//! else that its bytes follow from: a prompt is looked up by its own names, conversations share what they begin with,
-//! and one that goes on adds blocks. A file is written under another name first, checked by its own hash when it is
-//! read, and touched when it is used; the ones that were not used for longest make room for others. What is read may be
-//! damaged, cut or somebody else's: then it is not used, and told of.
+//! A block has [`BLOCK`] tokens. The name of its file is a hash of all tokens up to its end, of the model,
+//! and of everything else that determines its bytes. Sequences with a common prefix therefore share files. A
+//! file is written under a temporary name, verified by its own hash on reading, and touched on use; the least
+//! recently used files are deleted first. A damaged, truncated or foreign file is reported and ignored.
 //!
-//! What a slot keeps beside its blocks is that of its end: a ring has lost the beginning, and a state of fixed size has
-//! passed it. So a model that has such has a file of them too, the rest, at the end of some blocks, from where alone it
-//! goes on. Blocks show where prompts part: there it is worth most.
+//! The recurrent part of a slot (recurrent states, ring caches) is valid only at the end of its sequence.
+//! Models with such a part also store it, at the end of some blocks; only there can a prompt continue. The
+//! best positions are those where prompts diverge.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -27,31 +26,32 @@ use super::runner::ModelRunner;
 use super::{PrefixCounts, PrefixStore, Scales};
 use device::{BLOCK, Part};
 
-/// Version of the files, and of how devices lay blocks out.
+/// Version of the files and of the block layout of devices.
 const MAGIC: &[u8; 8] = b"ORINDKV2";
-/// Blocks from one rest to the next, and that a prompt has to be evaluated for until there is one: to write it takes less.
+/// Smallest distance of two snapshots of the recurrent part, in blocks: evaluating fewer tokens is faster
+/// than writing.
 const APART: usize = 4;
-/// Magic, name, bytes of the part; behind it their hash.
+/// Size of the header: magic, name, size of the part. Its hash follows.
 const HEAD: usize = 8 + 32 + 8;
 const HASH: usize = 32;
 const SUFFIX: &str = "kv";
-/// Bytes of each of the model's files that say which model it is, beside what the file system says.
+/// Number of first bytes of each model file that identify it, in addition to file system metadata.
 const BEGINNING: u64 = 1 << 20;
 
-/// The hash of a block's tokens, all before them, and what they are evaluated with.
+/// Hash of the tokens up to the end of a block, and of everything that they are evaluated with.
 type Name = [u8; 32];
 
-/// A file.
+/// A stored file.
 struct Kept {
     bytes: u64,
     used: SystemTime,
 }
 
-/// The files of a directory.
+/// Index of the files of a directory.
 #[derive(Default)]
 struct Files {
     kept: HashMap<Name, Kept>,
-    /// Of all of them.
+    /// Total size in bytes.
     bytes: u64,
 }
 
@@ -67,7 +67,7 @@ impl Files {
     }
 }
 
-/// The directories that engines of this process have open: those of one directory share its limit.
+/// Directories that the engines of this process have open. Engines share the size limit of a directory.
 #[derive(Default)]
 pub(super) struct Directories(Mutex<HashMap<PathBuf, Weak<Mutex<Files>>>>);
 
@@ -83,23 +83,23 @@ impl Directories {
     }
 }
 
-/// What a file holds of a sequence.
+/// Contents of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Its last block.
+    /// The last block of a sequence.
     Block,
-    /// Recurrent state and rings of the slot.
+    /// Recurrent states and ring caches at the end of a sequence.
     Recurrent,
 }
 
-/// Bytes of the parts of a slot. A model without rings and states of fixed size has no rest.
+/// Sizes of the parts of a slot in bytes. `rest` is 0 for models without recurrent states and ring caches.
 #[derive(Clone, Copy)]
 struct Sizes {
     block: usize,
     rest: usize,
 }
 
-/// Why there is no block.
+/// Error of reading a file.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error(transparent)]
@@ -112,24 +112,24 @@ enum Refused {
     Damaged,
 }
 
-/// The blocks of one loaded model among all files of a directory.
+/// Files of one loaded model in a directory.
 pub(super) struct PrefixFiles {
     store: PrefixStore,
-    /// The name before the first block: what all depends on.
+    /// Hash before the first block: model, device and options.
     root: Name,
-    /// What each of the model's adapters is.
+    /// Hash of each adapter.
     adapters: Vec<Name>,
     files: Arc<Mutex<Files>>,
     sizes: Sizes,
-    /// A part on its way.
+    /// Buffer for one part.
     part: Vec<u8>,
-    /// Whether files can be written.
+    /// False after a write has failed.
     writes: bool,
     counts: PrefixCounts,
 }
 
 impl PrefixFiles {
-    /// Those of a model, where they are configured and the model and its device have blocks.
+    /// Opens the files of a model, if they are configured and the device can export blocks.
     pub(super) fn open(
         runner: &mut ModelRunner,
         counts: PrefixCounts,
@@ -186,12 +186,12 @@ impl PrefixFiles {
         PrefixCounts { bytes: self.files.lock().bytes, ..self.counts }
     }
 
-    /// Whether blocks are still written.
+    /// False after a write has failed.
     pub(super) const fn writes(&self) -> bool {
         self.writes
     }
 
-    /// Tokens that a prompt begins with and that can be read; the last one never is.
+    /// Number of first tokens of a prompt that can be read, never including the last one.
     pub(super) fn covers(&self, prompt: &[u32], adapters: Scales) -> usize {
         let whole = prompt.len().saturating_sub(1) / BLOCK;
         let names = self.names(&prompt[..whole * BLOCK], adapters);
@@ -203,13 +203,13 @@ impl PrefixFiles {
         blocks.filter(|(_, name)| complete(name)).last().map_or(0, |(blocks, _)| blocks) * BLOCK
     }
 
-    /// Whether a model goes on from where its rest is of, and not from any block.
+    /// True if a prompt can continue only at a snapshot of the recurrent part.
     pub(super) const fn is_recurrent(&self) -> bool {
         self.sizes.rest > 0
     }
 
-    /// Tokens of a prompt at which its rest is worth keeping, the furthest first, where it is evaluated from `from` on:
-    /// where it parts from what was kept before, and its end.
+    /// Positions of a prompt at which to store the recurrent part, descending, if it is evaluated from `from`
+    /// on: the end of its stored blocks, and its own end.
     pub(super) fn snapshot_positions(
         &self,
         prompt: &[u32],
@@ -231,7 +231,7 @@ impl PrefixFiles {
         rests
     }
 
-    /// The name before the first block of what is evaluated with adapters, or without any.
+    /// Hash before the first block: model, device and options.
     fn root(&self, adapters: Scales) -> Name {
         let taken = self.adapters.iter().zip(adapters.0).filter(|(_, scale)| *scale != 0.0);
         taken.fold(self.root, |root, (adapter, scale)| {
@@ -240,7 +240,7 @@ impl PrefixFiles {
         })
     }
 
-    /// The names of the whole blocks of a sequence.
+    /// Names of the whole blocks of a sequence.
     fn names(&self, tokens: &[u32], adapters: Scales) -> impl Iterator<Item = Name> {
         let blocks = tokens.chunks_exact(BLOCK);
         blocks.scan(self.root(adapters), |name, tokens| {
@@ -251,7 +251,7 @@ impl PrefixFiles {
         })
     }
 
-    /// The name of a part at the end of `tokens`, whole blocks, and its bytes.
+    /// Name and size of a part at the end of `tokens`, which are whole blocks.
     fn part(&self, tokens: &[u32], adapters: Scales, part: Kind) -> (Name, usize) {
         let Some(name) = self.names(tokens, adapters).last() else {
             unreachable!("parts are at the end of a block");
@@ -260,7 +260,8 @@ impl PrefixFiles {
         (name_of(name, part), if part == Kind::Recurrent { rest } else { block })
     }
 
-    /// The part at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
+    /// Reads the part at the end of `tokens`, which are whole blocks. `None` if there is no usable file; logs
+    /// the reason.
     pub(super) fn read(&mut self, tokens: &[u32], adapters: Scales, part: Kind) -> Option<&[u8]> {
         let (name, bytes) = self.part(tokens, adapters, part);
         let path = self.path(&name);
@@ -282,14 +283,14 @@ impl PrefixFiles {
         }
     }
 
-    /// The first whole block of a sequence that there is no file of.
+    /// Index of the first whole block of a sequence without a file.
     pub(super) fn missing(&self, tokens: &[u32], adapters: Scales) -> Option<usize> {
         let files = self.files.lock();
         self.names(tokens, adapters).position(|name| !files.kept.contains_key(&name))
     }
 
-    /// Writes the part at the end of `tokens`, whole blocks, once `fill` has brought its bytes. Where that is not
-    /// possible nothing more is written.
+    /// Writes the part at the end of `tokens`, which are whole blocks, after `fill` has provided its bytes.
+    /// Stops writing files after a failure.
     ///
     /// # Errors
     /// Those of `fill`.
@@ -324,8 +325,8 @@ impl PrefixFiles {
         Ok(())
     }
 
-    /// Notes that the blocks of a sequence and the rest at their end were used: each longer ago than the ones before it,
-    /// without which it is worth nothing.
+    /// Marks the files of a sequence as used. Each block gets an older time than the one before it, without
+    /// which it is useless.
     pub(super) fn touch(&self, tokens: &[u32], adapters: Scales) {
         let now = SystemTime::now();
         let mut names: Vec<Name> = self.names(tokens, adapters).collect();
@@ -335,12 +336,12 @@ impl PrefixFiles {
             let path = self.path(name);
             let Some(kept) = files.kept.get_mut(name) else { return };
             kept.used = now - Duration::from_millis(age);
-            // Where that fails the next start takes it for older.
+            // After a failure the next start sees an older time.
             let _ = File::open(path).and_then(|file| file.set_modified(kept.used));
         }
     }
 
-    /// Removes what was not used for longest until there is room for so many bytes more.
+    /// Deletes the least recently used files until a number of bytes is free.
     fn make_room(&self, bytes: u64) {
         let mut files = self.files.lock();
         while files.bytes + bytes > self.store.limit {
@@ -361,13 +362,13 @@ impl PrefixFiles {
     }
 }
 
-/// Writes what slots keep beside their blocks: of what is kept later, some may never have been written.
+/// Clears the recurrent parts of all slots, so that every stored byte has been written.
 fn clear(runner: &mut ModelRunner, rest: usize) -> Result<(), device::Error> {
     let nothing = vec![0; rest];
     (0..runner.slots() as u32).try_for_each(|slot| runner.write_part(Part::Rest(slot), &nothing))
 }
 
-/// The name of what is kept at the end of a block.
+/// Name of a part at the end of a block.
 fn name_of(block: Name, part: Kind) -> Name {
     match part {
         Kind::Block => block,
@@ -393,7 +394,7 @@ fn unhex(text: &str) -> Option<Name> {
     Some(name)
 }
 
-/// The files of a directory that are named like blocks. What a write that was cut short has left is removed.
+/// Indexes the block files of a directory. Deletes the temporary files of interrupted writes.
 fn found(dir: &Path) -> io::Result<Files> {
     let mut files = Files::default();
     for entry in fs::read_dir(dir)? {
@@ -413,13 +414,13 @@ fn found(dir: &Path) -> io::Result<Files> {
     Ok(files)
 }
 
-/// What a block's bytes follow from beside its tokens: files, and how they are evaluated.
+/// Hash of everything besides tokens that determines a block: the files and the cache format.
 fn identity<'a>(files: impl Iterator<Item = &'a Path>, evaluated_by: &str) -> io::Result<Name> {
     let mut hash = Sha256::new_with_prefix(MAGIC);
     for path in files {
         let file = File::open(path)?;
         let facts = file.metadata()?;
-        // Whoever writes to a file, even to set its times, sets the time of its change.
+        // Every write to a file sets its change time, even one that only sets other times.
         for fact in [facts.len(), facts.ino()] {
             hash.update(fact.to_le_bytes());
         }
@@ -446,7 +447,7 @@ fn checksum(head: &[u8; HEAD], block: &[u8]) -> [u8; HASH] {
     Sha256::new_with_prefix(head).chain_update(block).finalize().into()
 }
 
-/// Reads a block of known length and checks it.
+/// Reads a part of known size and verifies it.
 fn read(path: &Path, name: &Name, block: &mut [u8]) -> Result<(), Refused> {
     let mut file = File::open(path)?;
     let (found, expected) = (file.metadata()?.len(), (HEAD + HASH + block.len()) as u64);
@@ -463,7 +464,7 @@ fn read(path: &Path, name: &Name, block: &mut [u8]) -> Result<(), Refused> {
     if hash != checksum(&begins, block) { Err(Refused::Damaged) } else { Ok(()) }
 }
 
-/// Writes a block so that its file is there whole or not at all.
+/// Writes a part atomically.
 fn write(path: &Path, name: &Name, block: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let mut options = OpenOptions::new();
@@ -475,7 +476,7 @@ fn write(path: &Path, name: &Name, block: &[u8]) -> io::Result<()> {
         file.write_all(block)
     });
     let renamed = written.and_then(|()| fs::rename(&temporary, path));
-    // What a full disk has cut short is in nobody's way.
+    // Deletes the truncated file of a full disk.
     renamed.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
@@ -488,7 +489,7 @@ mod tests {
     const REST: usize = 1700;
     const FILE: u64 = (HEAD + HASH + BYTES) as u64;
 
-    /// In a process of its own, so to say.
+    /// Opens a directory as another process would.
     fn open(dir: &Path, limit: u64) -> PrefixFiles {
         among(&Directories::default(), [7; 32], dir, limit)
     }
@@ -500,7 +501,7 @@ mod tests {
         PrefixFiles::new(&store, root, Vec::new(), sizes, counts, directories).unwrap()
     }
 
-    /// Of a model whose slots have a rest.
+    /// Opens a directory for a model with a recurrent part.
     fn with_recurrent(dir: &Path, limit: u64) -> PrefixFiles {
         let mut prefixes = open(dir, limit);
         prefixes.sizes.rest = REST;
@@ -527,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_found_again_as_far_as_it_is_alike() {
+    fn stored_blocks_are_found_up_to_the_first_difference() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 3);
         let mut first = open(dir.path(), 1 << 20);
@@ -543,7 +544,7 @@ mod tests {
         other[BLOCK + 5] += 1;
         assert_eq!(again.covers(&other, Scales::NONE), BLOCK);
         assert_eq!(again.read(&said[..2 * BLOCK], Scales::NONE, Kind::Block).unwrap(), [2; BYTES]);
-        // Of another model, or evaluated otherwise.
+        // Another model, or another cache format.
         again.root = [8; 32];
         assert_eq!(again.covers(&said, Scales::NONE), 0);
         let mode = fs::metadata(file(&first, &said)).unwrap().mode();
@@ -552,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_adapters_have_a_part_in_is_found_with_those_alone() {
+    fn stored_prefixes_depend_on_adapters() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 1);
         let mut prefixes = open(dir.path(), 1 << 20);
@@ -576,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_cut_and_foreign_files_are_counted_and_not_used() {
+    fn damaged_truncated_and_foreign_files_are_counted_and_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(5, 2);
         let one = &said[..BLOCK];
@@ -611,14 +612,14 @@ mod tests {
         assert_eq!(prefixes.counts().refused, count);
         write(&mut prefixes, &said, 1..=1);
         assert_eq!(prefixes.read(one, Scales::NONE, Kind::Block).unwrap(), [1; BYTES]);
-        // What another program has removed is not there, and nothing to tell of.
+        // A file that another program deleted is missing without a warning.
         fs::remove_file(file(&prefixes, one)).unwrap();
         assert!(prefixes.read(one, Scales::NONE, Kind::Block).is_none());
         assert_eq!(prefixes.counts().refused, count);
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first_and_ends_before_beginnings() {
+    fn the_least_recently_used_files_go_first_and_ends_before_prefixes() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (tokens(3, 3), tokens(7, 3));
         let mut prefixes = open(dir.path(), 5 * FILE);
@@ -639,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_of_one_process_share_the_limit() {
+    fn models_of_one_process_share_the_size_limit() {
         let dir = tempfile::tempdir().unwrap();
         let directories = Directories::default();
         let model = |root| among(&directories, [root; 32], dir.path(), 4 * FILE);
@@ -653,14 +654,14 @@ mod tests {
         // The end of what was used before made room.
         assert_eq!(one.missing(&said, Scales::NONE), Some(1));
         assert_eq!(other.missing(&said, Scales::NONE), None);
-        // What one of them writes is not taken for something that was cut short.
+        // A file that another engine is writing is not deleted as an interrupted write.
         fs::write(file(&one, &said).with_extension("tmp"), b"").unwrap();
         model(3);
         assert!(file(&one, &said).with_extension("tmp").exists());
     }
 
     #[test]
-    fn what_cannot_be_written_is_tried_once_and_leaves_nothing() {
+    fn a_failed_write_is_not_repeated_and_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 1);
         let mut small = open(dir.path(), FILE - 1);
@@ -688,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_with_a_rest_goes_on_from_where_there_is_one() {
+    fn a_recurrent_model_continues_only_at_a_snapshot() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 12);
         let mut prefixes = with_recurrent(dir.path(), 1 << 20);
@@ -700,7 +701,7 @@ mod tests {
         let mut again = with_recurrent(dir.path(), 1 << 20);
         let whole = |bytes: usize| (HEAD + HASH + bytes) as u64;
         assert_eq!(again.counts().bytes, 10 * whole(BYTES) + 3 * whole(REST));
-        // Of the last one there are not all blocks.
+        // The last sequence misses some blocks.
         assert_eq!(again.covers(&said, Scales::NONE), 9 * BLOCK);
         assert_eq!(again.covers(&said[..9 * BLOCK], Scales::NONE), 4 * BLOCK);
         let nine = &said[..9 * BLOCK];
@@ -723,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_is_worth_most_where_prompts_part_and_at_their_end() {
+    fn snapshots_are_at_the_divergence_and_the_end_of_prompts() {
         let dir = tempfile::tempdir().unwrap();
         let mut prefixes = with_recurrent(dir.path(), 1 << 20);
         let (said, at) = (tokens(3, 20), |blocks: usize| blocks * BLOCK);
@@ -739,7 +740,7 @@ mod tests {
         assert_eq!(rests(&prefixes, &other, 0), [at(19), at(11)]);
         assert_eq!(rests(&prefixes, &other, at(11)), [at(19)]);
         assert_eq!(rests(&prefixes, &other[..at(13)], 0), [at(11)]);
-        // Who cannot write, or has no rest.
+        // Without writing or without a recurrent part there are no snapshots.
         prefixes.writes = false;
         assert_eq!(rests(&prefixes, &said, 0), [0; 0]);
         assert_eq!(rests(&open(dir.path(), 1 << 20), &said, 0), [0; 0]);

@@ -190,7 +190,7 @@ impl Sequence {
         self.position < self.prompt_len
     }
 
-    /// Whether part of the prompt has not been submitted.
+    /// True if part of the prompt has not been submitted.
     pub(super) fn has_chunks_left(&self) -> bool {
         self.submitted < self.prompt_len
     }
@@ -199,7 +199,7 @@ impl Sequence {
         (self.tokens.len() - self.request.prompt.len()) as u32
     }
 
-    /// Whether the next step can be submitted before the token of the step in flight is known. The host must not need that
+    /// True if the next step can be submitted before the token of the step in flight is known. The host must not need that
     /// token's logits or text, the next logit edits must not depend on it, and it must not be the last one by a limit. A
     /// sequence that decodes `alone` waits for its drafts.
     pub(super) fn can_run_ahead(&self, context: usize, alone: bool) -> bool {
@@ -221,12 +221,12 @@ impl Sequence {
         if plain { self.drafts.next(&self.tokens, room) } else { Draft::Nothing }
     }
 
-    /// Whether its next steps may omit the nextn layer.
+    /// True if its next steps may omit the nextn layer.
     pub(super) fn skips_nextn(&self) -> bool {
         self.drafts.is_paused() || self.sampler.is_some() || self.wants_logits()
     }
 
-    /// Whether its prompt is evaluated without the nextn layer.
+    /// True if its prompt is evaluated without the nextn layer.
     pub(super) fn prompt_skips_nextn(&mut self) -> bool {
         self.drafts.prompt_skips_nextn()
     }
@@ -321,17 +321,17 @@ impl Sequence {
         }
     }
 
-    /// Whether the host reads the logits of the next token.
+    /// True if the host reads the logits of the next token.
     pub(super) fn wants_logits(&self) -> bool {
         self.request.logprobs.is_some() || self.samples_on_host()
     }
 
-    /// Whether the host samples the token of the step in flight.
+    /// True if the host samples the token of the step in flight.
     fn samples_on_host(&self) -> bool {
         self.sampler.is_some() && self.adjustment().is_none()
     }
 
-    /// Whether each token needs a grammar mask.
+    /// True if each token needs a grammar mask.
     pub(super) fn masks(&self) -> bool {
         self.sampler.as_ref().is_some_and(Sampler::masks)
     }

@@ -21,7 +21,7 @@ pub(super) struct Division {
     pub(super) slots: u32,
     /// Number of blocks of a slot, of [`BLOCK`] positions each; 0 if the device stores them with the recurrent part.
     pub(super) blocks_per_slot: u32,
-    /// Whether a slot has state besides blocks (recurrent states, ring caches), which is valid only at the sequence's end.
+    /// True if a slot has state besides blocks (recurrent states, ring caches), which is valid only at the sequence's end.
     pub(super) recurrent: bool,
 }
 
@@ -43,12 +43,12 @@ pub(super) struct CachedSequence {
     /// Number of positions written since the sequence started at 0, including positions that are not cached any more. In a
     /// ring cache they have overwritten earlier ones.
     pub(super) written: usize,
-    /// Whether some of it may be missing on disk.
+    /// True if some of it may be missing on disk.
     pub(super) dirty: bool,
     pub(super) blocks: Vec<u32>,
     /// Slot with the recurrent state, if the model has one.
     number: Option<u32>,
-    /// Whether it is a fork: the common prefix of several sequences, which stays for the next one.
+    /// True if it is a fork: the common prefix of several sequences, which stays for the next one.
     fork: bool,
 }
 
@@ -233,7 +233,7 @@ impl Slots {
         }
     }
 
-    /// Whether a slot has blocks for a number of positions, up to its size.
+    /// True if a slot has blocks for a number of positions, up to its size.
     pub(super) fn covers(&self, slot: &Slot, positions: usize) -> bool {
         slot.blocks.len() >= positions.div_ceil(BLOCK).min(self.division.blocks_per_slot as usize)
     }
@@ -412,7 +412,8 @@ mod tests {
 
     const BLOCKS_PER_SLOT: u32 = 4;
 
-    /// What a device has, block after block and of each slot's rest, and who runs.
+    /// Simulated cache contents: the tokens of each block and of each recurrent part, and the running
+    /// sequences.
     struct Device {
         slots: Slots,
         memory: HashMap<u32, Vec<u32>>,
@@ -420,7 +421,7 @@ mod tests {
         running: Vec<(Slot, Vec<u32>)>,
     }
 
-    /// Who can be gone on from.
+    /// Prefixes of running sequences.
     fn running(all: &[(Slot, Vec<u32>)]) -> impl Iterator<Item = Running<'_>> {
         all.iter().map(|(slot, tokens)| Running {
             slot,
@@ -452,7 +453,8 @@ mod tests {
             }
         }
 
-        /// Evaluates a prompt; how many of its tokens were there. What a slot has beside blocks is of its end alone.
+        /// Evaluates a prompt and returns the number of cached tokens. A recurrent part is valid only at its
+        /// end.
         fn begin(&mut self, prompt: &[u32]) -> usize {
             let rest = self.slots.division.recurrent;
             let usable = |held: &[u32], _| match common_prefix(held, prompt).min(prompt.len() - 1) {
@@ -487,7 +489,7 @@ mod tests {
             self.memory[&slot.blocks[position / BLOCK]][position % BLOCK]
         }
 
-        /// Evaluates one token more of who runs, in a block that nobody else has.
+        /// Evaluates one more token of a running sequence, in a block that no other sequence refers to.
         fn step(&mut self, who: usize, token: u32) {
             let (slot, tokens) = &mut self.running[who];
             self.slots.grow(slot, tokens.len() + 1);
@@ -505,7 +507,7 @@ mod tests {
             self.slots.end(slot, tokens, Scales::NONE, written);
         }
 
-        /// Each block is counted as often as somebody has it, each slot is one's, and what is held is there.
+        /// Checks reference counts, unique slots, and the contents of cached sequences.
         fn check(&self) {
             let mut users = vec![0; self.slots.users.len()];
             let held = self.slots.cached.iter();
@@ -532,12 +534,12 @@ mod tests {
         }
     }
 
-    /// Any, and often whole blocks.
+    /// Any length, often whole blocks.
     fn lengths() -> impl Strategy<Value = usize> {
         prop_oneof![1_usize..512, (1_usize..4).prop_map(|blocks| blocks * BLOCK)]
     }
 
-    /// Tokens of a tree of conversations: `path` says which way each of its blocks goes.
+    /// Tokens of a conversation in a tree: `path` selects the branch of each block.
     fn tokens(path: &[u32], len: usize) -> Vec<u32> {
         let way = |i: usize| path[..=i / BLOCK].iter().fold(0, |sum, way| sum * 3 + way + 1);
         (0..len).map(|i| way(i) * 1000 + i as u32 % 7).collect()
@@ -545,7 +547,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_are_shared_and_nobody_writes_to_anothers(
+        fn blocks_are_shared_and_written_only_by_their_owner(
             slots in 1_u32..5,
             rest: bool,
             steps in proptest::collection::vec(
@@ -574,8 +576,8 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_lies_there_once() {
-        // Three blocks of 33 conversations; what they have beside is a block of each.
+    fn a_prefix_is_stored_once() {
+        // Three blocks for each of 33 conversations; the recurrent part of each has one block.
         let mut device = Device::new(9, false);
         let said = |i: u32| [tokens(&[0; 3], 3 * BLOCK), vec![i; 40]].concat();
         assert_eq!(device.begin(&said(0)), 0);
@@ -585,7 +587,7 @@ mod tests {
             device.end(0);
         }
         assert_eq!(device.slots.users.iter().filter(|users| **users > 0).count(), 3 + 33);
-        // Each of them goes on where it was.
+        // Each conversation continues at its end.
         for i in 0..33 {
             assert_eq!(device.begin(&[said(i), vec![9]].concat()), 3 * BLOCK + 40);
             device.end(0);
@@ -594,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_for_longest_makes_room_from_its_end() {
+    fn the_oldest_sequence_is_evicted_from_its_end() {
         let mut device = Device::new(2, false);
         let said = [[1; 4], [2; 4], [3; 4]].map(|path| tokens(&path, 3 * BLOCK + 1));
         for said in &said[..2] {
@@ -610,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_is_gone_on_from_too() {
+    fn prefixes_of_running_sequences_are_shared() {
         for rest in [true, false] {
             let mut device = Device::new(2, rest);
             let said = tokens(&[1; 4], 300);
@@ -621,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_another_has_too_is_copied_before_its_last_position_is_evaluated_again() {
+    fn a_shared_block_is_copied_before_its_last_position_is_evaluated_again() {
         let mut device = Device::new(3, false);
         let said = tokens(&[1; 4], 2 * BLOCK);
         device.begin(&said);
@@ -632,10 +634,10 @@ mod tests {
     }
 
     #[test]
-    fn where_sequences_part_is_held_for_the_next_one() {
+    fn forks_are_cached_for_the_next_sequence() {
         let mut device = Device::new(3, true);
         let said = |i: u32| [tokens(&[1; 4], 300), vec![7 + i; 20]].concat();
-        // Only the second shows where they part.
+        // The second prompt shows the fork.
         for (i, cached) in [0, 0, 2 * BLOCK, 2 * BLOCK].into_iter().enumerate() {
             assert_eq!(device.begin(&said(i as u32)), cached, "{i}");
             device.end(0);
@@ -645,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn few_tokens_are_not_worth_a_copy() {
+    fn few_tokens_are_evaluated_instead_of_copied() {
         let mut device = Device::new(2, false);
         let said = tokens(&[1; 4], 300);
         device.begin(&said);
@@ -654,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_adapters_have_left_is_not_gone_on_with() {
+    fn sequences_with_other_adapters_are_not_reused() {
         let mut device = Device::new(2, false);
         let said = tokens(&[1; 4], 300);
         device.begin(&said);

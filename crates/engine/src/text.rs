@@ -26,7 +26,7 @@ impl Text {
     }
 }
 
-/// Whether the error is in the file, and not in this process.
+/// True if the error is in the file, and not in this process.
 const fn is_in_file(error: &tokenizer::Error) -> bool {
     !matches!(error, tokenizer::Error::TemplateThread(_))
 }

@@ -17,7 +17,7 @@ pub struct Sampler {
     /// Edits and mask of the current step.
     edits: Edits,
     mask: Vec<i32>,
-    /// Whether the device applies edits and mask, and chooses the token.
+    /// True if the device applies edits and mask, and chooses the token.
     on_device: bool,
     truncation: Truncation,
     logits: Vec<f32>,
@@ -71,13 +71,13 @@ impl Sampler {
         }
     }
 
-    /// Whether each token needs a grammar mask.
+    /// True if each token needs a grammar mask.
     #[must_use]
     pub const fn masks(&self) -> bool {
         self.constraint.is_some()
     }
 
-    /// Whether edits and mask are the same for every token.
+    /// True if edits and mask are the same for every token.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.constraint.is_none() && !self.processors.depends_on_tokens()

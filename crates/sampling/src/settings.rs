@@ -67,13 +67,13 @@ impl LogitsProcessors {
         dynamic: None,
     };
 
-    /// Whether a sampler needs the probabilities of the whole vocabulary, which devices do not compute.
+    /// True if a sampler needs the probabilities of the whole vocabulary, which devices do not compute.
     pub(crate) const fn needs_host(&self) -> bool {
         let Self { typical_p, mirostat, xtc, dynamic, .. } = self;
         *typical_p < 1.0 || mirostat.is_some() || xtc.is_some() || dynamic.is_some()
     }
 
-    /// Whether the edits depend on the tokens generated so far.
+    /// True if the edits depend on the tokens generated so far.
     pub(crate) fn depends_on_tokens(&self) -> bool {
         let Self { repetition, frequency, presence, dry, .. } = self;
         *repetition != 1.0 || *frequency != 0.0 || *presence != 0.0 || dry.is_some()

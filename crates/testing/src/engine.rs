@@ -1,8 +1,7 @@
 //! An engine with a model, asked through its handle.
 
-use engine::tuning::Tuning;
 use engine::{
-    Event, FinishReason, Finished, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec,
+    Event, FinishReason, Finished, GenerateError, Handle, LoadError, LoadEvent, LoadSpec,
     LogitsProcessors, ModelInfo, Request, Scales, Settings, TokenLogprobs,
 };
 use plan::sample::Sampling;
@@ -12,24 +11,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
     LoadSpec {
         model: model.into(),
-        name: None,
         backend: backend.into(),
-        slots: 1,
         context: 256,
         prefill_chunk: 8,
-        stall: std::time::Duration::ZERO,
-        draft: 0,
-        draft_model: None,
-        adapters: Vec::new(),
-        kv_type: "f16".into(),
-        precision: plan::Precision::Single,
-        threads: 1,
-        cpu_isa: "auto".into(),
-        tuning: Tuning::default(),
-        light: Light::default(),
-        memory_reserve: 0,
-        prefixes: None,
-        models_dir: std::path::PathBuf::new(),
+        ..LoadSpec::default()
     }
 }
 

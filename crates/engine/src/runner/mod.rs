@@ -39,7 +39,7 @@ pub struct ModelRunner {
     spec: LoadSpec,
     provenance: Provenance,
     steps: Steps,
-    /// Whether some logits have differed from each other.
+    /// True if some logits have differed from each other.
     proven: bool,
     tokens: Vec<u32>,
 }
@@ -298,7 +298,7 @@ impl ModelRunner {
         Err(Error::Unsupported { device: self.device(), what })
     }
 
-    /// Whether the model can be loaded on another device instead.
+    /// True if the model can be loaded on another device instead.
     fn has_fallback(&self) -> bool {
         self.spec.backend == "auto" && !AUTO.ends_with(&[self.device()])
     }
@@ -331,12 +331,12 @@ impl ModelRunner {
 
 /// The cache. No step is in flight when its parts are copied, mapped, read or written.
 impl ModelRunner {
-    /// Whether a sequence can be truncated, and not only extended.
+    /// True if a sequence can be truncated, and not only extended.
     pub(crate) fn rewinds(&self) -> bool {
         self.model.goes_on(2, 1)
     }
 
-    /// Whether a slot with `cached` tokens and `written` positions can continue behind its first `from` tokens.
+    /// True if a slot with `cached` tokens and `written` positions can continue behind its first `from` tokens.
     pub(crate) fn continues(&self, cached: usize, written: usize, from: usize) -> bool {
         self.model.goes_on(cached, from) && self.model.keeps(self.layout, written, from)
     }

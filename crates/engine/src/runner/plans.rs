@@ -35,14 +35,14 @@ pub(crate) fn all(
         .collect()
 }
 
-/// Whether a plan of a model with a nextn layer omits the state that its drafts need.
+/// True if a plan of a model with a nextn layer omits the state that its drafts need.
 pub(super) fn skips_nextn(plan: &Plan) -> bool {
     let of_layer = plan.find(Class::State, ports::NEXTN_HIDDEN).is_some()
         || plan.find(Class::Mailbox, ports::NEXT).is_some();
     may_skip_nextn(plan.bucket) && !of_layer
 }
 
-/// Whether a bucket gets a cheaper plan without the nextn layer.
+/// True if a bucket gets a cheaper plan without the nextn layer.
 fn may_skip_nextn(bucket: Bucket) -> bool {
     matches!(bucket.outputs, Outputs::None | Outputs::Last | Outputs::Resumed)
 }

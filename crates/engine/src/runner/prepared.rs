@@ -40,7 +40,7 @@ pub(super) struct PreparedPlan {
     pub(super) rows: Vec<Row>,
     /// Rows of logits with edits in the mailbox.
     pub(super) edited: Vec<usize>,
-    /// Whether the plan omits the state that drafts of the nextn layer need.
+    /// True if the plan omits the state that drafts of the nextn layer need.
     pub(super) skips_nextn: bool,
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct Chunk<'a> {
     pub(crate) outputs: Outputs,
     /// Edits of the logits of the last row.
     pub(crate) edits: &'a RowEdits<'a>,
-    /// Whether drafts of the nextn layer may follow.
+    /// True if drafts of the nextn layer may follow.
     pub(crate) feeds_nextn: bool,
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Scheduler {
     admitted: u64,
     /// Purpose of each step in flight, oldest first.
     in_flight: VecDeque<Work>,
-    /// Whether the latest submitted step was a chunk.
+    /// True if the latest submitted step was a chunk.
     chunk_was_last: bool,
     slots: Slots,
     prefix_files: Option<PrefixFiles>,
@@ -167,7 +167,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether no sequence is active and no step is in flight.
+    /// True if no sequence is active and no step is in flight.
     fn is_idle(&self) -> bool {
         self.active.is_empty() && self.in_flight.is_empty()
     }
@@ -180,7 +180,7 @@ impl Scheduler {
         self.idle_work.iter().position(|work| !waits(work))
     }
 
-    /// Whether a slot is free.
+    /// True if a slot is free.
     fn has_room(&self) -> bool {
         self.model.as_ref().is_some_and(|model| self.active.len() < model.runner.slots())
     }
@@ -273,7 +273,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether the model of a request is loaded or being reloaded.
+    /// True if the model of a request is loaded or being reloaded.
     fn can_serve(&self, waiting: &Waiting) -> bool {
         let exists = self.model.is_some() || self.lost.is_some();
         exists && self.stop.is_none() && waiting.load == self.load

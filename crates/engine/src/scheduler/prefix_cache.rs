@@ -169,7 +169,7 @@ impl Scheduler {
         copy.map_or(Ok(()), |copy| runner.copy(copy))
     }
 
-    /// Whether cached blocks wait to be stored on disk.
+    /// True if cached blocks wait to be stored on disk.
     pub(super) fn has_blocks_to_store(&self) -> bool {
         self.prefix_files.as_ref().is_some_and(PrefixFiles::writes) && self.slots.has_dirty()
     }
