@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, Shaping};
+use engine::{Event, Handle, LoadEvent, LoadSpec, LogitsProcessors, Request, Settings};
 use plan::sample::Sampling;
 use serde_json::json;
 use tegra::context::{Context, Options};
@@ -71,7 +71,7 @@ fn main() {
 /// thread, and tokens per second.
 fn waits(handle: &Handle) -> serde_json::Value {
     let peak = || {
-        let peak = handle.exclusive("peak", engine::Core::take_most_under_way);
+        let peak = handle.exclusive("peak", engine::ModelRunner::take_most_in_flight);
         peak.blocking_recv().unwrap().unwrap()
     };
     peak();
@@ -96,24 +96,10 @@ fn load(backend: &str) -> Handle {
     let handle = Handle::start(Settings { queue_limit: 4 }).unwrap();
     let mut events = handle.load(LoadSpec {
         model: "synthetic:tiny-llama:q6_k".into(),
-        name: None,
         backend: backend.into(),
-        slots: 1,
         context: TOKENS as usize + 8,
         prefill_chunk: CHUNK,
-        draft: 0,
-        draft_model: None,
-        adapters: Vec::new(),
-        stall: Duration::ZERO,
-        kv_type: "f16".into(),
-        precision: plan::Precision::Single,
-        threads: 1,
-        cpu_isa: "auto".into(),
-        tuning: engine::tuning::Tuning::default(),
-        light: engine::Light::default(),
-        memory_reserve: 0,
-        prefixes: None,
-        models_dir: PathBuf::new(),
+        ..LoadSpec::default()
     });
     loop {
         match events.blocking_recv().unwrap() {
@@ -129,7 +115,7 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         prompt: (1..=prompt as u32).collect(),
         max_tokens,
         sampling: Sampling::GREEDY,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: vec![],
         stop: vec![],

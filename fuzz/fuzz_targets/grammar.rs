@@ -2,7 +2,7 @@
 //! rejected with a reason, without panics.
 //!
 //! The first byte selects the notation. Run with `cargo +nightly fuzz run grammar --
-//! -rss_limit_mb=512 -timeout=1`. `crates/engine/src/constraint.rs` also replays the corpus.
+//! -rss_limit_mb=512 -timeout=1`. `crates/sampling/src/constraint.rs` also replays the corpus.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use libfuzzer_sys::fuzz_target;
 use model::gguf::Gguf;
 use model::tokenizer::{Tokenizer, Vocabulary};
-use engine::{Grammar, Grammars};
+use sampling::{Grammar, Grammars};
 
 static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/tiny-llama-Q8_0.gguf");

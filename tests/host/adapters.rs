@@ -349,7 +349,7 @@ fn an_adapter_that_does_not_fit_is_refused_by_name() {
     assert!(matches!(refused(&llama, &["/nowhere.gguf"]), LoadError::NotFound(_)));
     for (model, adapters, expected) in [
         (&qwen, vec![&*good], "architecture `llama`, the model is `qwen3`"),
-        (&llama, vec![&*good, &*good], "another one has the name `good` already"),
+        (&llama, vec![&*good, &*good], "duplicate name `good`"),
         (&llama, vec![&*llama], "not a LoRA adapter"),
         (
             &good,
@@ -391,8 +391,8 @@ fn a_request_for_an_unknown_adapter_is_refused() {
     let (model, dir) = (tiny("tiny-llama-Q8_0"), tempfile::tempdir().unwrap());
     let handle = engine::start(spec(&model, &adapters(&model, dir.path())[..1], 1));
     for (adapters, expected) in [
-        (scales(0.0, 1.0), "asks for an adapter that is not there; 1 are"),
-        (scales(f32::NAN, 0.0), "has a scale that is no finite number"),
+        (scales(0.0, 1.0), "names an adapter that is not loaded; number of loaded adapters: 1"),
+        (scales(f32::NAN, 0.0), "has a scale that is not finite"),
     ] {
         let request = Request { adapters, ..engine::request([1], 1) };
         match handle.generate(request).unwrap_err() {

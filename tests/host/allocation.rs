@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
-use ::engine::LoadSpec;
+use ::engine::{BenchSession, LoadSpec};
 use model::gguf::Gguf;
 use model::tokenizer::{
     Bounds, ChatTemplate, Error, Message, RenderOptions, Tokenizer, Vocabulary,
@@ -81,17 +81,17 @@ fn counted() {
         let spec = spec(tiny(model), "cpu");
         let handle =
             start(LoadSpec { slots: 3, context: 512, prefill_chunk: 64, threads: 2, ..spec });
-        let counted = handle.exclusive("count", |core| {
-            core.reset();
+        let counted = handle.exclusive("count", |runner| {
+            let mut session = BenchSession::new(runner);
             for slot in 0..3 {
-                core.prefill(slot, &[1, 2, 3]).unwrap();
+                session.prefill(slot, &[1, 2, 3]).unwrap();
             }
             // The first steps may fill pools.
-            core.decode(3, 2).unwrap();
-            core.decode(1, 2).unwrap();
+            session.decode(3, 2).unwrap();
+            session.decode(1, 2).unwrap();
             count(|| {
-                core.decode(3, 40).unwrap();
-                core.decode(1, 40).unwrap();
+                session.decode(3, 40).unwrap();
+                session.decode(1, 40).unwrap();
             })
         });
         assert_eq!(counted.blocking_recv().unwrap().unwrap(), 0, "{model}");

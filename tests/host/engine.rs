@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use ::engine::{
-    FinishReason, GenerateError, Handle, LoadError, LoadEvent, LoadSpec, Request, Settings, State,
+    BenchSession, FinishReason, GenerateError, Handle, LoadError, LoadEvent, LoadSpec, Request,
+    Settings, State,
 };
 use orind_testing::engine::{self, Answer, ask, collect, load};
 use orind_testing::{data, tiny};
@@ -310,13 +311,13 @@ fn a_failed_load_keeps_the_loaded_model() {
 fn an_exclusive_task_has_the_model_to_itself() {
     let handle = start("tiny-llama-Q8_0", "reference");
     let other = handle.generate(request(&[1], 30)).unwrap();
-    let lengths = handle.exclusive("test", |core| {
-        core.reset();
-        core.prefill(0, &[1, 2, 3]).unwrap();
-        core.prefill(1, &[4; 70]).unwrap();
-        core.decode(2, 5).unwrap();
-        assert!(core.decode(3, 300).is_err(), "more than the context");
-        [core.length(0), core.length(1)]
+    let lengths = handle.exclusive("test", |runner| {
+        let mut session = BenchSession::new(runner);
+        session.prefill(0, &[1, 2, 3]).unwrap();
+        session.prefill(1, &[4; 70]).unwrap();
+        session.decode(2, 5).unwrap();
+        assert!(session.decode(3, 300).is_err(), "more than the context");
+        [session.length(0), session.length(1)]
     });
     assert_eq!(lengths.blocking_recv().unwrap().unwrap(), [8, 75]);
     assert_eq!(collect(other).unwrap().ids.len(), 30);

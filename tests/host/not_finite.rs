@@ -1,7 +1,7 @@
 //! Models with NaN or infinities in their weights are refused by tensor name. If finite weights lead to non-finite
 //! logits, the request gets an error with the model and position, and other requests are unaffected.
 
-use ::engine::{Event, GenerateError, Handle, LoadError, LoadSpec, Request};
+use ::engine::{BenchSession, Event, GenerateError, Handle, LoadError, LoadSpec, Request};
 use orind_testing::engine::{self, ask, collect};
 use orind_testing::odd::{odd, overflowing};
 use orind_testing::tiny;
@@ -86,7 +86,8 @@ fn a_token_with_a_non_finite_embedding_ends_only_requests_with_it() {
         for (events, expected) in again.into_iter().zip(&expected) {
             assert_eq!(collect(events).unwrap().ids, expected.ids, "{backend}");
         }
-        let bench = handle.exclusive("bench", move |core| core.prefill(0, &[1, token]));
+        let bench = handle
+            .exclusive("bench", move |runner| BenchSession::new(runner).prefill(0, &[1, token]));
         let message = bench.blocking_recv().unwrap().unwrap().unwrap_err().to_string();
         assert!(message.contains("odd") && message.contains("not finite"), "{message}");
         assert_eq!(ask(&handle, others[0].clone()).ids, expected[0].ids);

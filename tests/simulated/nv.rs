@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::engine::{
-    Dry, Event, Grammar, Grammars, Handle, LoadSpec, PrefixStore, Request, Shaping, TokenLogprobs,
+    Dry, Event, Grammar, Grammars, Handle, LoadSpec, LogitsProcessors, PrefixStore, Request,
+    TokenLogprobs,
 };
 use model::gguf::Gguf;
 use model::synthetic;
@@ -116,7 +117,7 @@ fn a_step_is_one_submit_and_one_doorbell() {
 fn chunks_of_a_prompt_are_submitted_together_and_decode_runs_ahead() {
     let nv = start(MODEL, "nv");
     let peak = || {
-        let peak = nv.exclusive("peak", ::engine::Core::take_most_under_way);
+        let peak = nv.exclusive("peak", ::engine::ModelRunner::take_most_in_flight);
         peak.blocking_recv().unwrap().unwrap()
     };
     let ids = |logprobs, prompt: &[u32], max_tokens| -> Vec<u32> {
@@ -253,14 +254,19 @@ fn tokens_with_logit_edits_equal_the_cpu() {
         Sampling { temperature: 1.4, min_p: sample::min_p(0.1), seed: 8, ..Sampling::GREEDY };
     let dry = Dry { multiplier: 1.0, base: 1.6, allowed: 1, breakers: vec![] };
     let shapings = [
-        Shaping { bias: vec![(40, 5.0), (90_000, 1.0)], ..Shaping::NONE },
-        Shaping { repetition: 1.3, frequency: 0.4, dry: Some(dry), ..Shaping::NONE },
-        Shaping { presence: -0.5, ..Shaping::NONE },
+        LogitsProcessors { bias: vec![(40, 5.0), (90_000, 1.0)], ..LogitsProcessors::NONE },
+        LogitsProcessors {
+            repetition: 1.3,
+            frequency: 0.4,
+            dry: Some(dry),
+            ..LogitsProcessors::NONE
+        },
+        LogitsProcessors { presence: -0.5, ..LogitsProcessors::NONE },
     ];
-    let requests = shapings.into_iter().enumerate().map(|(i, shaping)| {
+    let requests = shapings.into_iter().enumerate().map(|(i, processors)| {
         let constraint = constraint.clone().filter(|_| i == 2);
         let request = engine::request(prompt(i as u64, 6 + 9 * i), 10);
-        Request { shaping, sampling, constraint, ..request }
+        Request { processors, sampling, constraint, ..request }
     });
     let requests: Vec<_> = requests.collect();
     let [ours, theirs] = [&nv, &cpu].map(|handle| {

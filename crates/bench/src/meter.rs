@@ -5,7 +5,7 @@ use super::report::{Roof, Stream as Reading};
 use super::roof::Bandwidth;
 use super::spec::Error;
 use device::Device;
-use engine::Core;
+use engine::ModelRunner;
 use telemetry::memory;
 
 /// Reader and its measurements so far.
@@ -32,7 +32,7 @@ struct Gpu {
 impl Meter {
     /// Allocates the memory to read. A GPU without room for it is not an error; then there is no
     /// roof.
-    pub(super) fn new(core: &Core) -> Result<Self, Error> {
+    pub(super) fn new(core: &ModelRunner) -> Result<Self, Error> {
         Self::with(core.threads(), || core.bandwidth())
     }
 

@@ -13,7 +13,7 @@ use super::report::{Machine, Manifest, Memory, Model, Report, Roof, Row};
 use super::schedule::{self, Schedule, Speed};
 use super::spec::{Error, Kind, Progress, Spec, Test};
 use super::statistics::Summary;
-use engine::Core;
+use engine::{BenchSession, ModelRunner};
 use errors::one_line;
 use plan::sample::philox;
 use plan::{Bucket, Cost, Outputs};
@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_millis(250);
 /// Runs a benchmark on the machine that `probe` reads. `progress` receives each phase and can
 /// cancel the run.
 pub fn run(
-    core: &mut Core,
+    core: &mut ModelRunner,
     probe: &Arc<Probe>,
     spec: &Spec,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
@@ -41,15 +41,18 @@ pub fn run(
     let date = Timestamp::now().strftime("%FT%TZ").to_string();
     let observer = Observer::start(probe);
     let now = Instant::now();
-    let mut runner =
-        Runner { core, progress, seed: spec.seed, observer: Some(observer), last: (now, now) };
-    let result = runner.all(spec, date);
-    runner.core.reset();
-    result
+    let mut runner = Runner {
+        session: BenchSession::new(core),
+        progress,
+        seed: spec.seed,
+        observer: Some(observer),
+        last: (now, now),
+    };
+    runner.all(spec, date)
 }
 
 struct Runner<'a> {
-    core: &'a mut Core,
+    session: BenchSession<'a>,
     progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
     seed: u64,
     /// `None` after the report was written.
@@ -74,7 +77,7 @@ impl Runner<'_> {
         let mut meter = None;
         if spec.roof {
             self.report(Progress::Roof)?;
-            meter.insert(Meter::new(self.core)?).measure();
+            meter.insert(Meter::new(self.session.model())?).measure();
         }
         let tests = schedule.tests.len();
         let total = count(tests) * (spec.warmup + schedule.repetitions);
@@ -129,12 +132,13 @@ impl Runner<'_> {
             .zip(samples)
             .map(|(test, samples)| self.row(*test, samples, roof.bytes_per_second))
             .collect::<Result<Vec<Row>, _>>()?;
-        let observed = self.observer.take().map(|o| o.finish(&self.core.model().device.name));
+        let observed =
+            self.observer.take().map(|o| o.finish(&self.session.model().model().device.name));
         let (conditions, recording, invalid) = observed.unwrap_or_default();
         for (row, intervals) in rows.iter_mut().zip(&intervals) {
             row.joules_per_token = joules_per_token(row.test, intervals, &recording);
         }
-        let provenance = Some(self.core.provenance().clone());
+        let provenance = Some(self.session.runner().provenance().clone());
         Ok(Report {
             invalid,
             manifest: Manifest {
@@ -149,7 +153,7 @@ impl Runner<'_> {
             roof,
             rows,
             memory: self.memory(peak, meter.as_ref()),
-            load_seconds: self.core.model().load_s,
+            load_seconds: self.session.model().model().load_s,
             first_token: None,
             cold_start: None,
         })
@@ -157,7 +161,7 @@ impl Runner<'_> {
 
     /// Returns the facts that are known before the tests; the others are empty.
     fn manifest(&self, spec: &Spec) -> Manifest {
-        let info = self.core.model();
+        let info = self.session.model().model();
         Manifest {
             version: env!("CARGO_PKG_VERSION").into(),
             commit: None,
@@ -173,8 +177,8 @@ impl Runner<'_> {
             },
             device: info.device.name.clone(),
             device_description: info.device.description.clone(),
-            threads: self.core.threads(),
-            context: self.core.context(),
+            threads: self.session.model().threads(),
+            context: self.session.model().context(),
             machine: Machine::default(),
             conditions: Conditions::default(),
             spec: spec.clone(),
@@ -185,21 +189,22 @@ impl Runner<'_> {
     }
 
     fn memory(&self, peak: u64, meter: Option<&Meter>) -> Memory {
-        let device = self.core.model().memory;
+        let device = self.session.model().model().memory;
         Memory {
             peak,
             weights: device.weights,
             kv: device.kv,
             activations: device.activations,
             code: device.code,
-            gpu: meter.map_or(self.core.threads() == 0, Meter::is_gpu),
+            gpu: meter.map_or(self.session.model().threads() == 0, Meter::is_gpu),
         }
     }
 
     /// Probes the machine, then chooses tests that fit the time limit and the model.
     fn schedule(&mut self, spec: &Spec) -> Result<Schedule, Error> {
         let (prompt, generate) = PROBE;
-        let room = u32::try_from(self.core.context()).unwrap_or(u32::MAX).saturating_sub(1);
+        let room =
+            u32::try_from(self.session.model().context()).unwrap_or(u32::MAX).saturating_sub(1);
         let prefill = Test { kind: Kind::Prefill, tokens: prompt.min(room), depth: 0, batch: 1 };
         let decode = Test { kind: Kind::Decode, tokens: generate.min(room), ..prefill };
         let mut speed = Speed { prefill: 0.0, decode: 0.0 };
@@ -208,17 +213,17 @@ impl Runner<'_> {
             speed.prefill = self.time(prefill, &Progress::Probe)?;
             speed.decode = self.time(decode, &Progress::Probe)?;
         }
-        Ok(schedule::choose(spec, speed, self.core.context()))
+        Ok(schedule::choose(spec, speed, self.session.model().context()))
     }
 
     /// Runs a test once and returns tokens per second, summed over all sequences.
     fn time(&mut self, test: Test, at: &Progress) -> Result<f64, Error> {
-        self.core.reset();
+        self.session.reset();
         let batch = test.batch as usize;
         for slot in 0..batch {
             let before = self.prompt(slot, 0, test.start());
             if !before.is_empty() {
-                self.core.prefill(slot, &before).map_err(engine)?;
+                self.session.prefill(slot, &before).map_err(engine)?;
             }
         }
         let prompt = match test.kind {
@@ -228,13 +233,13 @@ impl Runner<'_> {
         self.busy(true);
         let begin = Instant::now();
         match test.kind {
-            Kind::Prefill => self.core.prefill(0, &prompt).map_err(engine)?,
+            Kind::Prefill => self.session.prefill(0, &prompt).map_err(engine)?,
             Kind::Decode => {
                 let mut told = begin;
                 let mut left = test.tokens;
                 while left > 0 {
                     let steps = left.min(STEPS);
-                    self.core.decode(batch, steps).map_err(engine)?;
+                    self.session.decode(batch, steps).map_err(engine)?;
                     left -= steps;
                     if told.elapsed() > QUIET {
                         self.report(at.clone())?;
@@ -258,7 +263,7 @@ impl Runner<'_> {
 
     /// Random token ids, the same at the same position in every run.
     fn prompt(&self, slot: usize, from: u32, len: u32) -> Vec<u32> {
-        let vocabulary = self.core.vocabulary().max(1) as u64;
+        let vocabulary = self.session.model().vocabulary().max(1) as u64;
         let id = |at: u32| {
             let word = philox([at, count(slot), 0x62_656e, 0], self.seed)[0];
             ((u64::from(word) * vocabulary) >> 32) as u32
@@ -296,8 +301,11 @@ impl Runner<'_> {
             // Step i attends to start + i + 1 tokens; this is the mean over all steps.
             Kind::Decode => {
                 let context = start + tokens.div_ceil(2);
-                let step =
-                    self.core.cost(Bucket::decode(test.batch as usize, context)).map_err(engine)?;
+                let step = self
+                    .session
+                    .model()
+                    .cost(Bucket::decode(test.batch as usize, context))
+                    .map_err(engine)?;
                 let times = u64::from(test.tokens);
                 Ok(Cost {
                     weight_bytes: step.weight_bytes * times,
@@ -307,7 +315,7 @@ impl Runner<'_> {
                 })
             }
             Kind::Prefill => {
-                let chunk = self.core.chunk().max(1);
+                let chunk = self.session.model().chunk().max(1);
                 (0..tokens)
                     .step_by(chunk)
                     .map(|at| {
@@ -315,7 +323,7 @@ impl Runner<'_> {
                         let last = at + rows == tokens;
                         let outputs = if last { Outputs::Last } else { Outputs::None };
                         let bucket = Bucket::prefill(rows, start + at + rows, outputs);
-                        self.core.cost(bucket).map_err(engine)
+                        self.session.model().cost(bucket).map_err(engine)
                     })
                     .sum()
             }

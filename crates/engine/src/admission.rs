@@ -1,38 +1,32 @@
-//! Places among the requests that are served or wait: taken before anything is done for a request that costs
-//! memory or time, and given back by whoever gives up.
+//! Admission control: reserves places among served and waiting requests before a request costs memory or time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::Sender;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::handle::{Handle, Shared};
-use super::scheduler::Command;
-use super::sequence::Waiting;
-use super::{Event, GenerateError, ModelInfo, Request, Scales, State, Text};
+use super::command::{Command, Waiting};
+use super::shared::{Served, Shared};
+use super::{Event, GenerateError, ModelInfo, Request, Scales, State};
 use plan::sample::Sampling;
 
-/// A model that requests can be made for.
-#[derive(Clone, Debug)]
-pub struct Served {
-    pub model: ModelInfo,
-    pub text: Arc<Text>,
-    /// Which load has brought it.
-    pub(super) load: u64,
-}
-
-/// Places for some requests to one model. Those that are not used are free again when it is dropped.
+/// Reserved places for requests to one model. Dropping it frees the unused ones.
 pub struct Admission {
     pub served: Arc<Served>,
     left: usize,
-    handle: Handle,
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
 }
 
 impl Admission {
-    /// Takes places for so many requests, which are refused or admitted together.
-    pub(super) fn new(handle: &Handle, requests: usize) -> Result<Self, GenerateError> {
-        let shared = &handle.shared;
+    /// Reserves places for all of the requests, or for none.
+    pub(super) fn new(
+        commands: &Sender<Command>,
+        shared: &Arc<Shared>,
+        requests: usize,
+    ) -> Result<Self, GenerateError> {
         match shared.state() {
             State::Ready(_) | State::Exclusive { .. } => {}
             State::Empty => return Err(GenerateError::NoModel),
@@ -43,7 +37,8 @@ impl Admission {
         let queue_limit = shared.queue_limit.load(Ordering::Relaxed);
         let most = slots + queue_limit;
         if requests > most {
-            let reason = format!("has {requests} requests in one, {most} can be served or wait");
+            let reason =
+                format!("has {requests} requests in one, at most {most} can be served or wait");
             return Err(GenerateError::Invalid { field: "prompt", reason });
         }
         let admit = |in_flight| (in_flight + requests <= most).then_some(in_flight + requests);
@@ -55,11 +50,11 @@ impl Admission {
                 retry_after: retry_after(shared, in_flight, slots),
             });
         }
-        Ok(Self { served, left: requests, handle: handle.clone() })
+        let (commands, shared) = (commands.clone(), Arc::clone(shared));
+        Ok(Self { served, left: requests, commands, shared })
     }
 
-    /// Queues a generation in one of the places. Its events come through the receiver; dropping that cancels
-    /// it.
+    /// Queues a generation in one of the places. Dropping the receiver of its events cancels it.
     pub fn generate(
         &mut self,
         request: Request,
@@ -71,12 +66,12 @@ impl Admission {
             let (max_tokens, context) = (request.max_tokens, model.context);
             return Err(GenerateError::TooLong { prompt, max_tokens, context });
         }
-        assert!(self.left > 0, "a place was taken for each request");
+        assert!(self.left > 0, "each request has a reserved place");
         self.left -= 1;
         let (events, receiver) = unbounded_channel();
         let waiting = Waiting { request, events, load: *load, arrived: Instant::now() };
-        if self.handle.commands.send(Command::Generate(Box::new(waiting))).is_err() {
-            self.handle.shared.failed();
+        if self.commands.send(Command::Generate(Box::new(waiting))).is_err() {
+            self.shared.failed();
             return Err(GenerateError::Stopping);
         }
         Ok(receiver)
@@ -85,11 +80,11 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.handle.shared.in_flight.fetch_sub(self.left, Ordering::Relaxed);
+        self.shared.in_flight.fetch_sub(self.left, Ordering::Relaxed);
     }
 }
 
-/// When a place should be free: the time the requests ahead hold their slots.
+/// Time until a slot is likely to be free, from the average service time of the requests ahead.
 fn retry_after(shared: &Shared, in_flight: usize, slots: usize) -> Duration {
     let service = shared.service_ms.load(Ordering::Relaxed).max(1000);
     let rounds = (in_flight / slots.max(1)).max(1) as u64;
@@ -100,7 +95,7 @@ fn check(request: &Request, model: &ModelInfo) -> Result<(), GenerateError> {
     let vocabulary = model.vocabulary;
     let invalid = |field, reason: String| Err(GenerateError::Invalid { field, reason });
     if request.prompt.is_empty() {
-        return invalid("prompt", "has no tokens; at least one is needed".into());
+        return invalid("prompt", "has no tokens".into());
     }
     if let Some(id) = request.prompt.iter().find(|id| **id as usize >= vocabulary) {
         return invalid(
@@ -109,7 +104,8 @@ fn check(request: &Request, model: &ModelInfo) -> Result<(), GenerateError> {
         );
     }
     if request.embed && model.embedding.is_none() {
-        let reason = format!("{} is not made for embeddings: its file names no pooling", model.id);
+        let reason =
+            format!("{} does not compute embeddings: its file has no pooling type", model.id);
         return invalid("model", reason);
     }
     let Sampling { temperature, top_p, .. } = request.sampling;
@@ -121,10 +117,13 @@ fn check(request: &Request, model: &ModelInfo) -> Result<(), GenerateError> {
     }
     let Scales(scales) = request.adapters;
     if scales.iter().any(|scale| !scale.is_finite()) {
-        return invalid("lora", "has a scale that is no finite number".into());
+        return invalid("lora", "has a scale that is not finite".into());
     }
     if scales.iter().skip(model.adapters.len()).any(|scale| *scale != 0.0) {
-        let reason = format!("asks for an adapter that is not there; {} are", model.adapters.len());
+        let reason = format!(
+            "names an adapter that is not loaded; number of loaded adapters: {}",
+            model.adapters.len()
+        );
         return invalid("lora", reason);
     }
     if request.logprobs.is_some_and(|n| n > Request::MAX_LOGPROBS) {
@@ -139,13 +138,12 @@ fn check(request: &Request, model: &ModelInfo) -> Result<(), GenerateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Settings;
 
     #[test]
-    fn the_wait_is_that_of_the_rounds_ahead() {
-        let handle = Handle::start(Settings { queue_limit: 1 }).unwrap();
-        handle.shared.service_ms.store(2500, Ordering::Relaxed);
-        let wait = |in_flight| retry_after(&handle.shared, in_flight, 4).as_secs();
+    fn retry_after_covers_the_rounds_of_requests_ahead() {
+        let shared = Shared::default();
+        shared.service_ms.store(2500, Ordering::Relaxed);
+        let wait = |in_flight| retry_after(&shared, in_flight, 4).as_secs();
         assert_eq!([0, 4, 7, 8, 40, 400].map(wait), [3, 3, 3, 5, 25, 60]);
     }
 }

@@ -1,4 +1,5 @@
-//! Which backend a model is loaded on, and why: `auto` goes down its list until one takes the model.
+//! Backend selection: the configured device, or with `auto` the first one that can run the model, and the
+//! reason.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,16 +13,16 @@ struct Refusal {
     reason: String,
 }
 
-/// A device that is there, and why it is taken.
+/// An available device, and the reason for selecting it.
 pub(super) struct Found {
     pub(super) device: Arc<dyn Device>,
     pub(super) reason: String,
 }
 
-/// Lets a device be used, as it gives it back, or says why not.
+/// Admission of a device: returns the device to use, or why it is rejected.
 pub(super) type Pass<'a> = &'a dyn Fn(&Arc<dyn Device>) -> Result<Arc<dyn Device>, String>;
 
-/// Devices still to be tried, and why others were not taken.
+/// Devices left to try, and why others were rejected.
 pub(super) struct Candidates {
     auto: bool,
     cpu_isa: String,
@@ -50,16 +51,10 @@ impl Candidates {
         Ok(Self { auto, cpu_isa, threads, left, disabled, refusals: Vec::new() })
     }
 
-    /// None to be tried: the device is given.
-    pub(super) fn none() -> Self {
-        let (cpu_isa, threads, left) = (String::new(), 1, VecDeque::new());
-        Self { auto: false, cpu_isa, threads, left, disabled: Vec::new(), refusals: Vec::new() }
-    }
-
-    /// The next device that is there and that `pass` lets pass, as it gives it back.
+    /// Returns the next available device that `pass` admits.
     pub(super) fn next(&mut self, pass: Pass<'_>) -> Result<Found, LoadError> {
         while let Some(name) = self.left.pop_front() {
-            // What was learnt last.
+            // The latest reason.
             if let Some(disabled) = self.disabled.iter().rfind(|d| d.device == name) {
                 let reason = disabled.reason.clone();
                 self.refuse(name, &reason);
@@ -77,7 +72,7 @@ impl Candidates {
         }))
     }
 
-    /// Whether another device may be tried after one did not take the model.
+    /// True if another device is left to try.
     pub(super) fn has_more(&self) -> bool {
         !self.left.is_empty()
     }
@@ -108,27 +103,7 @@ mod tests {
     use super::*;
 
     fn spec(backend: &str) -> LoadSpec {
-        LoadSpec {
-            model: String::new(),
-            name: None,
-            backend: backend.into(),
-            slots: 1,
-            context: 0,
-            prefill_chunk: 2,
-            stall: std::time::Duration::ZERO,
-            draft: 0,
-            draft_model: None,
-            adapters: Vec::new(),
-            kv_type: "f16".into(),
-            precision: plan::Precision::Single,
-            threads: 1,
-            cpu_isa: "auto".into(),
-            tuning: crate::tuning::Tuning::default(),
-            light: crate::Light::default(),
-            memory_reserve: 0,
-            prefixes: None,
-            models_dir: std::path::PathBuf::new(),
-        }
+        LoadSpec { backend: backend.into(), prefill_chunk: 2, ..LoadSpec::default() }
     }
 
     fn all(device: &Arc<dyn Device>) -> Result<Arc<dyn Device>, String> {
@@ -136,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_ends_at_the_cpu_and_says_what_came_before() {
+    fn auto_falls_back_to_the_cpu_and_reports_why() {
         let mut candidates = Candidates::new(&spec("auto"), vec![]).unwrap();
         let (device, reason) = loop {
             let Found { device, reason } = candidates.next(&all).unwrap();
@@ -154,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_device_is_not_even_looked_at() {
+    fn a_disabled_device_is_not_opened() {
         let reason = "it is needed elsewhere".into();
         let disabled = vec![Disabled { device: "cpu", model: None, reason }];
         let refused =
@@ -164,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_does_not_pass_is_not_taken() {
+    fn a_device_that_is_not_admitted_is_skipped() {
         let mut candidates = Candidates::new(&spec("cpu"), vec![]).unwrap();
         let refused = candidates.next(&|_| Err("it is dark".into())).map(|_| ()).unwrap_err();
         assert_eq!(refused.to_string(), "backend cpu cannot be used: it is dark");
     }
 
     #[test]
-    fn what_is_asked_for_is_not_replaced() {
+    fn a_configured_backend_has_no_fallback() {
         let mut candidates = Candidates::new(&spec("reference"), vec![]).unwrap();
         let Found { device, reason } = candidates.next(&all).unwrap();
         assert_eq!((device.info().name, reason.as_str()), ("reference", "asked for"));

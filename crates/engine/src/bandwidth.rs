@@ -1,7 +1,7 @@
-//! How fast a GPU reads the memory that holds the weights, measured through the seam that models go through:
-//! one row of activations with a large F16 matrix, on an instance beside the model's. Matrices grow as long as
-//! reading one is quick, so that a GPU's caches hold next to nothing of the last, and a simulated GPU, which
-//! executes machine code, stops at the first.
+//! Memory bandwidth of a GPU, measured through the same interface as models: a product of one row of
+//! activations with a large F16 matrix, on an instance of its own. The matrix grows while one reading is
+//! fast, so that caches hold almost nothing of the last one. A simulated GPU, which executes machine code,
+//! stops at the first one.
 
 use std::time::{Duration, Instant};
 
@@ -11,30 +11,30 @@ use plan::graph::{self, Graph};
 use plan::quant;
 use plan::{Buffer, Class, DType, Plan, fuse};
 
-/// Columns of every matrix: 8 KiB a row.
+/// Columns of each matrix: 8 KiB per row.
 const COLS: usize = 4096;
-/// Rows of weights before they repeat.
+/// Number of distinct rows of weights.
 const PERIOD: usize = 61;
-/// Bytes of the first matrix and of the largest.
+/// Sizes of the first and the largest matrix, in bytes.
 const BYTES: [u64; 2] = [4 << 20, 512 << 20];
-/// By how much a matrix is larger than the one before.
+/// Ratio of the sizes of consecutive matrices.
 const GROWTH: u64 = 4;
-/// The part of the memory that is free of which a matrix may take all.
+/// Inverse of the share of free memory that a matrix may use.
 const PART: u64 = 4;
-/// Below this reading a matrix once is quick; passes are of as many readings as come to that.
+/// Duration below which a reading is fast; a pass repeats readings until it takes this long.
 const QUICK: Duration = Duration::from_millis(5);
-/// Readings of a pass at most.
+/// Largest number of readings in a pass.
 const MOST_READINGS: u32 = 16;
-/// Passes are repeated for so long.
+/// Total duration of the passes.
 const LONG: Duration = Duration::from_millis(20);
 
-/// A matrix in the GPU's memory, and the plan that reads it. Dropping it gives the memory back.
+/// A matrix in the GPU's memory, and the plan that reads it. Dropping it frees the memory.
 pub struct GpuBandwidth {
     instance: Box<dyn Instance>,
     prepared: Prepared,
     bytes: u64,
     readings: u32,
-    /// Why the matrix is smaller than it should be.
+    /// Reason for a smaller matrix than intended.
     limit: Option<String>,
 }
 
@@ -45,15 +45,15 @@ impl std::fmt::Debug for GpuBandwidth {
 }
 
 impl GpuBandwidth {
-    /// That of a device; `None` where it is no GPU.
+    /// Opens the measurement; `None` if the device is not a GPU.
     pub fn of(device: &dyn Device, alive: &(dyn Fn() + Sync)) -> Option<Result<Self, Error>> {
         device.gpu_memory()?;
         Some(Self::open(device, alive))
     }
 
-    /// The largest matrix that the device reads quickly and for which there is room. `alive` is called many
-    /// times a second. [`Error::Unsupported`] for a device without memory of its own to read,
-    /// [`Error::OutOfMemory`] without room for the smallest.
+    /// Allocates the largest matrix that fits and is read fast. Calls `alive` many times a second.
+    /// [`Error::Unsupported`] for a device without its own memory to read, [`Error::OutOfMemory`] if the
+    /// smallest matrix does not fit.
     pub fn open(device: &dyn Device, alive: &(dyn Fn() + Sync)) -> Result<Self, Error> {
         let info = device.info();
         let Some(free) = device.gpu_memory() else {
@@ -93,7 +93,7 @@ impl GpuBandwidth {
         }
     }
 
-    /// One of so many bytes.
+    /// Opens a measurement with a matrix of a given size in bytes.
     fn with(device: &dyn Device, bytes: u64, alive: &(dyn Fn() + Sync)) -> Result<Self, Error> {
         let row = (COLS * DType::F16.block_bytes()) as u64;
         let plan = plan((bytes / row) as usize).map_err(|e| Error::Invalid(e.to_string()))?;
@@ -124,7 +124,7 @@ impl GpuBandwidth {
         self.limit.as_deref()
     }
 
-    /// Bytes a second of the fastest of a few passes.
+    /// Bytes per second of the fastest of a few passes.
     pub fn measure(&mut self) -> Result<f64, Error> {
         let begin = Instant::now();
         let mut best = f64::INFINITY;
@@ -134,7 +134,7 @@ impl GpuBandwidth {
         Ok(self.bytes as f64 / best.max(1e-9))
     }
 
-    /// How long one reading takes. The first wakes the GPU up, and is all that a slow one is asked for.
+    /// Duration of one reading. The first wakes the GPU up, and is the only one on a slow device.
     fn once(&mut self) -> Result<Duration, Error> {
         let first = self.pass(1)?;
         Ok(if first < LONG { first.min(self.pass(1)?) } else { first })
@@ -148,7 +148,7 @@ impl GpuBandwidth {
     }
 }
 
-/// One row with a matrix of so many.
+/// Plan of a product of one row with a matrix of `rows` rows.
 fn plan(rows: usize) -> Result<Plan, graph::Error> {
     let mut g = Graph::new();
     let x = g.source(Class::Mailbox, "x", DType::F32, &[1, COLS])?;
@@ -170,7 +170,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A GPU that needs so long to read anything, and refuses an instance above so many bytes.
+    /// A GPU with a fixed duration of a reading and a largest instance.
     #[derive(Clone)]
     struct Fake {
         free: u64,
@@ -235,7 +235,7 @@ mod tests {
             source: &dyn WeightSource,
             progress: &(dyn Fn(u64) + Sync),
         ) -> Result<(), Error> {
-            // Across where the rows repeat.
+            // Crosses the end of the distinct rows.
             let mut bytes = vec![0; 3 * PERIOD * COLS];
             source.read_at(self.weights - bytes.len() as u64, &mut bytes).unwrap();
             assert!(bytes.iter().filter(|byte| **byte == 0).count() < bytes.len() / 8);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_gpu_reads_the_largest_matrix_and_a_slow_one_the_first() {
+    fn a_fast_gpu_reads_the_largest_matrix_and_a_slow_one_the_first() {
         for (takes, bytes) in [(Duration::ZERO, 512 * MIB), (QUICK, 4 * MIB)] {
             let fake = Fake::new(8 << 30, u64::MAX, takes);
             let calls = AtomicU32::new(0);
@@ -297,7 +297,7 @@ mod tests {
             assert!(calls.into_inner() >= 3);
             assert_eq!(fake.uploaded.load(Ordering::Relaxed), bytes);
             assert_eq!(fake.instances(), 1);
-            // It cannot be faster than it sleeps.
+            // A reading lasts at least as long as the GPU sleeps.
             let most = bytes as f64 / takes.as_secs_f64();
             let speed = bandwidth.measure().unwrap();
             assert!(speed > 0.0 && speed <= most, "{speed}");
@@ -307,8 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn without_room_a_matrix_is_smaller_and_says_why() {
-        // By a quarter of what is free, and by what the device says of an instance.
+    fn without_room_the_matrix_is_smaller_and_the_reason_is_reported() {
+        // Limited by a quarter of the free memory, and by the size limit of the device.
         for (free, most, why) in [
             (256 * MIB, u64::MAX, "a quarter of the 268435456 bytes that are free"),
             (8 << 30, 100 * MIB, "weights 268435456 + KV cache 0"),

@@ -1,5 +1,4 @@
-//! What this daemon has learnt of its devices: which are not to be used any more, and why; how often each
-//! was lost.
+//! Health of devices in this process: which ones are disabled and why, and how often each was lost.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -8,10 +7,10 @@ use device::Error;
 use device::first_light::Mode;
 use errors::one_line;
 
-/// Losses after which a device is not used any more.
+/// Number of losses after which a device is disabled.
 const LOSSES: u64 = 2;
 
-/// A device that is not to be used, for one model or for all.
+/// A device that is disabled, for one model or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Disabled {
     pub(super) device: &'static str,
@@ -19,33 +18,33 @@ pub(super) struct Disabled {
     pub(super) reason: String,
 }
 
-/// A device of which there is more to tell than that it works.
+/// State of a device that has modes, losses or is disabled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceHealth {
     /// Its name among the backends that `docs/configuration.md` lists.
     pub name: String,
-    /// How launches are handed over to it; none of a device that has no modes.
+    /// Mode of submitting launches, if the device has modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Why it is in no better mode.
+    /// Reasons for not using a higher mode.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Times that it went down to a lower mode by itself.
+    /// Number of times that it lowered its mode by itself.
     #[serde(default)]
     pub mode_changes: u64,
-    /// Times that it was lost while it held a model.
+    /// Number of times that it was lost while it had a model.
     pub losses: u64,
-    /// Why it is not used.
+    /// Reason for not using it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
 }
 
-/// What a failed step means for the model.
+/// Consequence of a failed step for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The instance is as good as before.
+    /// The instance is intact.
     Stays,
-    /// It has to be loaded again, on whatever device may still be used.
+    /// The model must be reloaded on a device that is still usable.
     LoadAgain,
 }
 
@@ -56,7 +55,7 @@ pub(super) struct Devices(Mutex<Known>);
 struct Known {
     disabled: Vec<Disabled>,
     health: Vec<DeviceHealth>,
-    /// What has passed first light in this process.
+    /// Devices that have passed first light in this process.
     passed: Vec<String>,
 }
 
@@ -80,7 +79,7 @@ impl Devices {
         self.0.lock().passed.push(what);
     }
 
-    /// A device has passed first light.
+    /// Records that a device has passed first light.
     pub(super) fn admitted(&self, device: &'static str, mode: Option<Mode>, notes: Vec<String>) {
         let mut known = self.0.lock();
         if mode.is_none() && known.health.iter().all(|health| health.name != device) {
@@ -90,12 +89,12 @@ impl Devices {
         *health = DeviceHealth { mode, notes, disabled: None, ..health.clone() };
     }
 
-    /// A device has not passed first light.
+    /// Records why a device failed first light.
     pub(super) fn refused(&self, device: &'static str, reason: &str) {
         self.0.lock().of(device).disabled = Some(reason.to_owned());
     }
 
-    /// Takes note of the mode that a device is in now. Where it is not the one that it was in, says so.
+    /// Records the mode of a device. Returns a note if it has changed.
     pub(super) fn lowered(&self, device: &'static str, mode: Mode) -> Option<String> {
         let mut known = self.0.lock();
         let health = known.of(device);
@@ -106,12 +105,12 @@ impl Devices {
         Some(note)
     }
 
-    /// From the next load on, the device is not used.
+    /// Excludes a device from the next load on.
     pub(super) fn disable(&self, device: &'static str, reason: String) {
         self.0.lock().disabled.push(Disabled { device, model: None, reason });
     }
 
-    /// What is not to be used for a model.
+    /// Devices that are disabled for a model.
     pub(super) fn disabled_for(&self, model: &str) -> Vec<Disabled> {
         let concerns = |d: &&Disabled| d.model.as_deref().is_none_or(|only| only == model);
         self.0.lock().disabled.iter().filter(concerns).cloned().collect()
@@ -121,7 +120,7 @@ impl Devices {
         self.0.lock().health.clone()
     }
 
-    /// Takes note of a step that failed on a device with a model loaded.
+    /// Records a failed step of a device that has a model.
     pub(super) fn failed(&self, device: &'static str, model: &str, error: &Error) -> Verdict {
         let mut known = self.0.lock();
         match error {

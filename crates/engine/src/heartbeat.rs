@@ -1,10 +1,10 @@
-//! The engine thread's heartbeat: it beats when it answers a command, has a weight or a plan in place, and
-//! after every step of a device. A thread that is stuck in a driver or in a loop of its own does not beat.
+//! Heartbeat of the engine thread: a counter that grows with each command, each uploaded weight, each
+//! prepared plan, and each step. It stops if the thread is stuck in a driver or in a loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter shared by the thread and those who watch it.
+/// Counter that is shared between the thread and its observers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heartbeat(Arc<AtomicU64>);
 

@@ -1,9 +1,9 @@
-//! The tokens by which a model is asked for what stands between two texts.
+//! Infill (fill-in-the-middle) tokens of a model.
 
 use model::gguf::Gguf;
 use model::tokenizer::{Specials, Tokenizer};
 
-/// Before the text in front, before the text behind, and where the model goes on.
+/// Ids of the tokens before the prefix, before the suffix, and before the generated middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Infill {
     prefix: u32,
@@ -11,10 +11,10 @@ pub struct Infill {
     middle: u32,
 }
 
-/// What llama.cpp's converter calls them.
+/// Metadata keys of llama.cpp's converter.
 const KEYS: [&str; 3] = ["fim_pre", "fim_suf", "fim_mid"];
 
-/// What families call them: Qwen, StarCoder, SmolLM and Granite, CodeLlama, DeepSeek.
+/// Token names of model families: Qwen, StarCoder, SmolLM and Granite, CodeLlama, DeepSeek.
 const NAMES: [[&str; 3]; 5] = [
     ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
     ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
@@ -28,7 +28,7 @@ const NAMES: [[&str; 3]; 5] = [
 ];
 
 impl Infill {
-    /// Of a model's file, by number or by name; `None` where it has none.
+    /// Finds the tokens in a model's file by key or by name; `None` if there are none.
     ///
     /// # Errors
     /// A number that is no token's.
@@ -52,7 +52,7 @@ impl Infill {
         Ok(all(numbers).or_else(|| NAMES.iter().find_map(|names| all(names.map(named)))))
     }
 
-    /// The prompt for what is between two texts; `begin` is the token that every text begins with.
+    /// Prompt for the text between a prefix and a suffix; `begin` is the BOS token.
     #[must_use]
     pub fn prompt(self, begin: Option<u32>, prefix: &[u32], suffix: &[u32]) -> Vec<u32> {
         let begin = begin.as_slice();

@@ -1,52 +1,60 @@
-//! Sequences, slots, batching, sampling policy: what joins a model and a device. One engine thread owns the
-//! device. The rest of the program talks to it through a [`Handle`]: commands go in over a channel, each
-//! request gets its own stream of [`Event`]s back. Nothing here knows HTTP, and devices know nothing of it.
+//! Inference engine: slots, batching, prefix cache and speculative decoding of one model on one device.
+//!
+//! One engine thread owns the device. Other threads use a [`Handle`]: commands go in over a channel, and each
+//! request gets a stream of [`Event`]s back. The engine knows nothing of HTTP.
 
 mod admission;
 mod backend;
 mod bandwidth;
-mod constraint;
-mod core;
+mod bench_session;
+mod command;
 mod devices;
-mod drafter;
+mod draft_model;
 mod drafts;
 mod first_light;
-mod gbnf;
 mod handle;
 mod heartbeat;
+mod idle_tuning;
 mod infill;
 mod load;
+mod loaded_model;
 mod loader;
 mod logprobs;
-mod lookup;
-mod plans;
-mod prefixes;
+mod model_files;
+mod placement;
+mod prefix_files;
+mod prompt_lookup;
 mod provenance;
 mod request;
+mod runner;
 mod scheduler;
 mod sequence;
-mod shaping;
+mod shared;
 mod slots;
 mod stall;
 #[cfg(test)]
 mod tests;
+mod text;
 pub mod tuning;
 
-pub use self::admission::{Admission, Served};
-pub use self::bandwidth::GpuBandwidth;
-pub use self::constraint::{Constraint, Grammar, Grammars};
-pub use self::core::Core;
-pub use self::devices::DeviceHealth;
-pub use self::first_light::Light;
-pub use self::shaping::{Dry, DynamicTemperature, Mirostat, Shaping, Xtc};
+pub use admission::Admission;
+pub use bandwidth::GpuBandwidth;
+pub use bench_session::BenchSession;
 pub use device::cpu::pool::at_most_processors;
+pub use devices::DeviceHealth;
 pub use handle::{Handle, Settings};
 pub use infill::Infill;
-pub use load::{Text, check, inspect};
-pub use prefixes::{PrefixCounts, PrefixStore};
+pub use load::check;
+pub use model_files::inspect;
 pub use provenance::Provenance;
 pub use request::{
     AdapterInfo, AdapterSpec, DeviceInfo, DeviceMemory, Event, FinishReason, Finished,
-    GenerateError, LoadError, LoadEvent, LoadSpec, Loading, Logprob, ModelInfo, Request, Scales,
-    Snapshot, State, TokenEvent, TokenLogprobs,
+    GenerateError, Light, LoadError, LoadEvent, LoadSpec, Loading, Logprob, ModelInfo,
+    PrefixCounts, PrefixStore, Request, Scales, Snapshot, State, TokenEvent, TokenLogprobs,
 };
+pub use runner::ModelRunner;
+pub use sampling::{
+    Constraint, Dry, DynamicTemperature, Grammar, Grammars, LogitsProcessors, Mirostat, Xtc,
+};
+pub use shared::Served;
+pub use text::Text;

@@ -1,6 +1,5 @@
-//! A load, on a thread of its own. What is being served goes on beside it, and a file or a device that does
-//! not answer keeps only those waiting who asked for it. The engine thread starts a load, gives it up, makes
-//! room for it, and takes over what it has brought.
+//! Loads on a thread of their own, so that requests are served meanwhile and a file or device that does not respond
+//! delays only the load. The engine thread starts a load, cancels it, makes room for it, and takes its result.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -10,52 +9,38 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Sender, bounded};
-use tokio::sync::mpsc::UnboundedSender;
 
-use super::core::Core;
-use super::handle::Shared;
-use super::load::{self, Watch};
-use super::scheduler::Command;
-use super::{LoadError, LoadEvent, LoadSpec, Loading};
+use super::command::{Command, PendingLoad};
+use super::load;
+use super::loaded_model::LoadedModel;
+use super::placement::Watch;
+use super::shared::Shared;
+use super::{LoadError, LoadEvent, Loading};
 use device::Device;
 
-/// How long a load that was given up may take to end before nobody waits for it any more. It notices after
-/// every piece of a weight, unless a read does not return.
+/// Longest wait for a cancelled load to end. It checks for cancellation after every piece of a weight, but a read may
+/// not return.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a client has asked for, and where it hears how that goes.
-#[derive(Clone)]
-pub(super) struct Asked {
-    pub(super) spec: Arc<LoadSpec>,
-    pub(super) events: UnboundedSender<LoadEvent>,
-}
-
-impl Asked {
-    /// Tells what has come of it; the client may have gone.
-    pub(super) fn tell(&self, event: LoadEvent) {
-        let _ = self.events.send(event);
-    }
-}
-
 pub(super) enum Job {
-    New(Asked),
-    /// The model of a core whose device was lost.
-    Again(Box<Core>),
+    New(PendingLoad),
+    /// A loaded model whose device was lost.
+    Again(Box<LoadedModel>),
 }
 
-/// The model that is loaded while another one is being loaded.
-pub(super) struct Beside {
+/// The current model while another one is loading.
+pub(super) struct Resident {
     pub(super) model: String,
     pub(super) device: Arc<dyn Device>,
     pub(super) bytes: u64,
 }
 
-/// A load under way.
+/// A load in progress.
 pub(super) struct Loader {
-    /// No other load of this engine has it.
+    /// Number that no other load of this engine has.
     pub(super) order: u64,
-    pub(super) asked: Option<Asked>,
-    given_up: Arc<AtomicBool>,
+    pub(super) pending: Option<PendingLoad>,
+    cancelled: Arc<AtomicBool>,
     thread: Thread,
 }
 
@@ -63,7 +48,7 @@ pub(super) struct Loader {
 pub(super) struct Thread(JoinHandle<()>);
 
 impl Thread {
-    /// Waits for its end, if that is near.
+    /// Waits until it ends, for a limited time.
     pub(super) fn settle(self) {
         let until = Instant::now() + PATIENCE;
         while !self.0.is_finished() && Instant::now() < until {
@@ -73,21 +58,21 @@ impl Thread {
 }
 
 impl Loader {
-    /// Starts a load. It reports by commands, and starts when the thread of the one `before` it has ended.
+    /// Starts a load when the thread of the load `before` it has ended. It reports by commands.
     pub(super) fn start(
         order: u64,
         job: Job,
-        beside: Option<Beside>,
+        resident: Option<Resident>,
         before: Option<Thread>,
         (shared, reports): (Arc<Shared>, Sender<Command>),
     ) -> io::Result<Self> {
-        let given_up = Arc::new(AtomicBool::new(false));
-        let asked = if let Job::New(asked) = &job { Some(asked.clone()) } else { None };
-        let mut errand = Errand {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let pending = if let Job::New(pending) = &job { Some(pending.clone()) } else { None };
+        let mut job_state = LoadJob {
             order,
-            beside,
-            asked: asked.clone(),
-            given_up: Arc::clone(&given_up),
+            resident,
+            pending: pending.clone(),
+            cancelled: Arc::clone(&cancelled),
             shared,
             reports,
         };
@@ -95,48 +80,47 @@ impl Loader {
             if let Some(before) = before {
                 before.settle();
             }
-            let run = AssertUnwindSafe(|| errand.run(job));
-            let result = std::panic::catch_unwind(run).unwrap_or_else(|_| {
-                Err(LoadError::Device("loading panicked; the log says where".into()))
-            });
+            let run = AssertUnwindSafe(|| job_state.run(job));
+            let result = std::panic::catch_unwind(run)
+                .unwrap_or_else(|_| Err(LoadError::Device("loading panicked; see the log".into())));
             // The engine may have stopped.
-            let _ = errand.reports.send(Command::Loaded(order, Box::new(result)));
+            let _ = job_state.reports.send(Command::Loaded(order, Box::new(result)));
         };
         let thread = Thread(thread::Builder::new().name("load".into()).spawn(body)?);
-        Ok(Self { order, asked, given_up, thread })
+        Ok(Self { order, pending, cancelled, thread })
     }
 
-    /// From now on nobody wants what it brings. Gives back what was asked for.
-    pub(super) fn give_up(self) -> (Option<Asked>, Thread) {
-        self.given_up.store(true, Ordering::Relaxed);
-        (self.asked, self.thread)
+    /// Cancels the load. Returns the request and the thread.
+    pub(super) fn cancel(self) -> (Option<PendingLoad>, Thread) {
+        self.cancelled.store(true, Ordering::Relaxed);
+        (self.pending, self.thread)
     }
 }
 
-/// What the thread of a load knows.
-struct Errand {
+/// State of the thread of a load.
+struct LoadJob {
     order: u64,
-    beside: Option<Beside>,
-    asked: Option<Asked>,
-    given_up: Arc<AtomicBool>,
+    resident: Option<Resident>,
+    pending: Option<PendingLoad>,
+    cancelled: Arc<AtomicBool>,
     shared: Arc<Shared>,
     reports: Sender<Command>,
 }
 
-impl Errand {
-    fn run(&mut self, job: Job) -> Result<Core, LoadError> {
+impl LoadJob {
+    fn run(&mut self, job: Job) -> Result<LoadedModel, LoadError> {
         let shared = Arc::clone(&self.shared);
         let opened = match job {
-            Job::New(asked) => load::open(&asked.spec, &shared, self),
+            Job::New(pending) => load::open(&pending.spec, &shared, self),
             Job::Again(lost) => load::reopen(*lost, &shared, self),
         };
         load::upload(opened?, &shared, self)
     }
 }
 
-impl Watch for Errand {
+impl Watch for LoadJob {
     fn progress(&self, phase: &'static str, done: u64, total: u64) {
-        if self.is_given_up() {
+        if self.is_cancelled() {
             return;
         }
         self.shared.load_beats.beat();
@@ -144,37 +128,38 @@ impl Watch for Errand {
         if let Some(Loading { progress, .. }) = &mut *self.shared.loading.lock() {
             *progress = fraction;
         }
-        if let Some(asked) = &self.asked {
-            asked.tell(LoadEvent::Progress { phase, done, total });
+        if let Some(pending) = &self.pending {
+            pending.report(LoadEvent::Progress { phase, done, total });
         }
     }
 
-    fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed)
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
     }
 
-    fn beside(&self, device: &dyn Device) -> u64 {
-        let held = self.beside.as_ref().filter(|held| same_memory(&*held.device, device));
-        held.map_or(0, |held| held.bytes)
+    fn resident(&self, device: &dyn Device) -> u64 {
+        let resident =
+            self.resident.as_ref().filter(|resident| same_memory(&*resident.device, device));
+        resident.map_or(0, |resident| resident.bytes)
     }
 
     fn make_room(&mut self, why: &str) -> Result<(), LoadError> {
-        let Some(Beside { model, .. }) = self.beside.take() else {
-            unreachable!("room is asked for where a model takes some");
+        let Some(Resident { model, .. }) = self.resident.take() else {
+            unreachable!("only a resident model takes room");
         };
-        tracing::info!(model, why, "unloaded first: there is no room for both");
-        if let Some(asked) = &self.asked {
-            let why = format!("there is no room for both: {why}");
-            asked.tell(LoadEvent::Unloading { model, why });
+        tracing::info!(model, why, "unloaded first: no room for both models");
+        if let Some(pending) = &self.pending {
+            let why = format!("no room for both models: {why}");
+            pending.report(LoadEvent::Unloading { model, why });
         }
         let (done, made) = bounded(1);
-        let asked = self.reports.send(Command::MakeRoom(self.order, done));
-        // Nobody answers a load that was given up.
-        asked.ok().and_then(|()| made.recv().ok()).ok_or(LoadError::Stopping)
+        let pending = self.reports.send(Command::MakeRoom(self.order, done));
+        // A cancelled load gets no answer.
+        pending.ok().and_then(|()| made.recv().ok()).ok_or(LoadError::Stopping)
     }
 }
 
-/// Whether what one device holds the other lacks.
+/// True if two devices allocate from the same memory.
 fn same_memory(one: &dyn Device, other: &dyn Device) -> bool {
     one.shares_memory() && other.shares_memory() || one.info().name == other.info().name
 }
@@ -182,10 +167,10 @@ fn same_memory(one: &dyn Device, other: &dyn Device) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::tests::Gpu;
+    use crate::placement::tests::Gpu;
 
     #[test]
-    fn only_what_lies_in_the_same_memory_makes_room() {
+    fn only_a_model_in_the_same_memory_makes_room() {
         let gpu = |name, shares| Gpu { name, shares };
         let (own, shared) = (gpu("cuda", false), gpu("nv", true));
         assert!(same_memory(&own, &own));

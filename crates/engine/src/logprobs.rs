@@ -3,7 +3,7 @@
 use super::{Logprob, TokenLogprobs};
 use model::tokenizer::Tokenizer;
 
-/// The log-probability of `id` under `logits`, and the `top` most likely alternatives.
+/// Log-probability of `id`, and the `top` most likely alternatives.
 pub(super) fn of(logits: &[f32], id: u32, top: u8, tokenizer: &Tokenizer) -> TokenLogprobs {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&l| f64::from(l - largest).exp()).sum();
@@ -18,7 +18,7 @@ pub(super) fn of(logits: &[f32], id: u32, top: u8, tokenizer: &Tokenizer) -> Tok
     }
 }
 
-/// The entry of a token that nothing predicts.
+/// Entry of a token without a prediction.
 pub(super) fn unpredicted(id: u32, tokenizer: &Tokenizer) -> TokenLogprobs {
     TokenLogprobs { token: entry(id, f32::NAN, tokenizer), top: Vec::new() }
 }

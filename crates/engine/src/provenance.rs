@@ -1,4 +1,4 @@
-//! What a measurement was made of: the model's bytes and types, the kernels and the choices they run under.
+//! Provenance of a measurement: hash and types of the model, the kernels and their tuned choices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,28 +13,26 @@ use device::Device;
 use device::tune::{Case, Choice, Choices, digest};
 use model::Model;
 
-/// Of a loaded model.
+/// Provenance of a loaded model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// SHA-256 of the model's file, or of all its files one after the other; `None` where they cannot be read
-    /// any more.
+    /// SHA-256 of the model's files, concatenated; `None` if they cannot be read any more.
     pub model_sha256: Option<String>,
-    /// Bytes of tensors of each type.
+    /// Bytes of tensors by type.
     pub weight_types: BTreeMap<String, u64>,
     /// Type of keys and values.
     pub kv_type: String,
-    /// What a GPU may multiply prompts in, in attention and where weights are F16 or BF16: `single` or `half`.
+    /// Precision of prompt matmuls on a GPU, in attention and with F16 or BF16 weights: `single` or `half`.
     #[serde(default)]
     pub prompt_precision: String,
-    /// SHA-256 over the hashes of what the kernels of the model's products are made from; `None` of a device
-    /// that tells none.
+    /// SHA-256 over the hashes of the sources of the model's kernels; `None` if the device reports none.
     pub kernels: Option<String>,
-    /// Tuned choices that are in use, for each case.
+    /// Tuned choices in use, by case.
     pub tuning: BTreeMap<String, Choice>,
 }
 
 impl Provenance {
-    /// All but the hash of the model's file, which takes a reading of it.
+    /// Everything but the hash of the files, which takes reading them.
     pub(super) fn of(
         model: &Model,
         device: &dyn Device,
@@ -63,7 +61,7 @@ impl Provenance {
     }
 }
 
-/// SHA-256 of files one after the other.
+/// SHA-256 of concatenated files.
 pub(super) fn hash<'a>(
     files: impl Iterator<Item = &'a Path>,
     heartbeat: &Heartbeat,

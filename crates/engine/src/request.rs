@@ -1,70 +1,67 @@
-//! What goes into the engine and what comes out: plain types, no behaviour.
+//! Types that go into the engine and come out: requests, events, loads, errors and state. No behaviour.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::constraint::Constraint;
 use super::devices::DeviceHealth;
-use super::first_light::Light;
-use super::prefixes::{PrefixCounts, PrefixStore};
-use super::shaping::Shaping;
 use super::tuning::Tuning;
 use device::Activity;
+use device::first_light::Mode;
 use device::tune::report::{Searching, Used};
 use model::MAX_ADAPTERS;
 use plan::Precision;
 use plan::sample::Sampling;
+use sampling::{Constraint, LogitsProcessors};
 
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The prompt's token ids; at least one.
+    /// Token ids of the prompt; at least one.
     pub prompt: Vec<u32>,
-    /// Tokens to generate at most; 0 only evaluates the prompt.
+    /// Largest number of tokens to generate; 0 only evaluates the prompt.
     pub max_tokens: u32,
     pub sampling: Sampling,
-    /// What is done to logits on the host before that.
-    pub shaping: Shaping,
-    /// What the answer has to be.
+    /// Logit edits and host samplers, applied before `sampling`.
+    pub processors: LogitsProcessors,
+    /// Grammar of the answer.
     pub constraint: Option<Constraint>,
     /// Control tokens whose names are part of the text.
     pub shown: Vec<u32>,
-    /// Texts that end the generation; they are not part of the answer.
+    /// Stop texts, which are not part of the answer.
     pub stop: Vec<String>,
-    /// Generate on past end-of-generation tokens (benchmarks).
+    /// Continue behind end-of-sequence tokens, for benchmarks.
     pub ignore_end: bool,
     /// Report the log-probability of each generated token, with this many alternatives.
     pub logprobs: Option<u8>,
     /// Report log-probabilities of the prompt's tokens too, before the first token.
     pub prompt_logprobs: bool,
-    /// What it takes of the model's adapters.
+    /// Scales of the adapters.
     pub adapters: Scales,
-    /// Give the prompt's embedding, as the model's file says that it is made; nothing is generated.
+    /// Compute the embedding of the prompt, with the pooling of the model; generate nothing.
     pub embed: bool,
 }
 
-/// How much of each of a model's adapters takes part in what a request computes: 0 for nothing, 1 for as much as it was
-/// trained with.
+/// Scale of each of the model's adapters: 0 disables it, 1 is the trained strength.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scales(pub [f32; MAX_ADAPTERS]);
 
 impl Scales {
-    /// Of no adapter anything.
+    /// All adapters disabled.
     pub const NONE: Self = Self([0.0; MAX_ADAPTERS]);
 }
 
-/// An adapter that is to be loaded beside a model.
+/// An adapter to load with a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterSpec {
-    /// A GGUF file, or a name in the directory of the models.
+    /// GGUF file, or a name in the models directory.
     pub path: String,
-    /// What requests take of it that do not choose.
+    /// Default scale for requests.
     pub scale: f32,
 }
 
 impl AdapterSpec {
-    /// `PATH`, with a scale of 1, or `PATH=SCALE`.
+    /// Parses `PATH`, with a scale of 1, or `PATH=SCALE`.
     #[must_use]
     pub fn written(text: &str) -> Self {
         let scaled = text.rsplit_once('=').and_then(|(path, scale)| {
@@ -76,82 +73,82 @@ impl AdapterSpec {
 }
 
 impl Request {
-    /// Most alternatives reported per token.
+    /// Largest number of alternatives per token.
     pub const MAX_LOGPROBS: u8 = 20;
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logprob {
     pub id: u32,
-    /// The token's bytes, which need not be UTF-8 on their own.
+    /// Bytes of the token, which may be a part of a UTF-8 sequence.
     pub bytes: Vec<u8>,
-    /// Natural logarithm of its probability (temperature 1, before any cut).
+    /// Natural logarithm of its probability, at temperature 1 and before any sampler.
     pub logprob: f32,
 }
 
-/// Log-probabilities at one place of a sequence.
+/// Log-probabilities at one position of a sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token that stands there. Its `logprob` is NaN for a prompt's first token, which nothing
-    /// predicts; then `top` is empty.
+    /// Token at the position. Its `logprob` is NaN for the first token of a prompt, which has no prediction;
+    /// then `top` is empty.
     pub token: Logprob,
-    /// The most likely ones, most likely first.
+    /// Most likely tokens, in descending order.
     pub top: Vec<Logprob>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEvent {
     pub id: u32,
-    /// Text that became final with it: whole UTF-8 sequences, nothing that may yet turn out to be
-    /// part of a stop text. May be empty.
+    /// Text that became final with this token: whole UTF-8 sequences that cannot be part of a stop text. May
+    /// be empty.
     pub text: String,
-    /// When asked for.
+    /// Present on request.
     pub logprobs: Option<TokenLogprobs>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// An end-of-generation token.
+    /// End-of-sequence token.
     End { id: u32 },
     Stop {
-        /// The request's stop text that was found.
+        /// Stop text that was found.
         text: String,
     },
-    /// The answer is complete: its grammar allows nothing more.
+    /// The grammar allows no further token.
     Complete,
-    /// `max_tokens`, or the end of the slot's context.
+    /// Limit of `max_tokens` or the context.
     Length,
-    /// The client went away or the daemon is stopping.
+    /// The client disconnected, or the daemon is stopping.
     Cancelled,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub reason: FinishReason,
-    /// Text held back until now.
+    /// Text that was held back as a possible part of a stop text.
     pub text: String,
     pub prompt_tokens: u32,
-    /// Of these, the ones whose keys and values a slot still held.
+    /// Number of prompt tokens from the cache.
     pub cached_tokens: u32,
     pub completion_tokens: u32,
-    /// Tokens that were guessed, and evaluated in the step of the token before them.
+    /// Number of draft tokens.
     pub drafted_tokens: u32,
-    /// Of these, the ones that came true: tokens of the answer.
+    /// Number of accepted draft tokens.
     pub accepted_tokens: u32,
-    /// From arrival to the start of the prompt's evaluation.
+    /// Time from arrival to the start of the prompt's evaluation.
     pub queued: Duration,
-    /// From arrival to the first token (or to the end of the prompt when none was asked for).
+    /// Time from arrival to the first token, or to the end of a prompt without answer.
     pub first_token: Duration,
-    /// From arrival to the end.
+    /// Time from arrival to the end.
     pub total: Duration,
 }
 
-/// What the engine reports about a request; [`Event::Finished`] or [`Event::Failed`] is the last.
+/// Event of a request; [`Event::Finished`] or [`Event::Failed`] is the last one.
 #[derive(Debug)]
 pub enum Event {
-    /// The prompt's log-probabilities, one entry per prompt token.
+    /// Log-probabilities of the prompt, one entry per token.
     Prompt(Vec<TokenLogprobs>),
-    /// The prompt's embedding, of length 1.
+    /// Embedding of the prompt, of length 1.
     Embedding(Vec<f32>),
     Token(TokenEvent),
     Finished(Finished),
@@ -166,7 +163,7 @@ pub enum GenerateError {
     QueueFull {
         queued: usize,
         limit: usize,
-        /// A guess from recent requests.
+        /// Estimate from recent requests.
         retry_after: Duration,
     },
     #[error(
@@ -176,24 +173,24 @@ pub enum GenerateError {
     #[error("{field}: {reason}")]
     Invalid {
         field: &'static str,
-        /// What is wrong with it, and what is allowed.
+        /// The problem, and the allowed values.
         reason: String,
     },
     #[error("the engine is stopping or the model is being replaced; try again")]
     Stopping,
-    /// Logits with a NaN or an infinity, from which no token follows.
+    /// Logits with a NaN or an infinity, which yield no token.
     #[error(
         "the logits of {model} for the token at position {position} are not finite: the model's weights, which are, lead to a number that is too large{}",
         gpu.map_or_else(String::new, |gpu| format!(", or the memory of the GPU has a fault; `orinctl parity --devices {gpu}` and `orinctl doctor` tell more"))
     )]
     NotFinite {
         model: String,
-        /// Tokens of prompt and answer before it.
+        /// Number of tokens of prompt and answer before it.
         position: usize,
-        /// The device, if it is one.
+        /// Name of the device if it is a GPU.
         gpu: Option<&'static str>,
     },
-    /// The answer cannot go on within its grammar.
+    /// No token continues the answer within its grammar.
     #[error("the answer cannot be held to its grammar: {0}")]
     Constraint(String),
     #[error("the device failed: {0}")]
@@ -202,47 +199,102 @@ pub enum GenerateError {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadSpec {
-    /// A GGUF file, a name in `models_dir`, or `synthetic:NAME`.
+    /// GGUF file, name in `models_dir`, or `synthetic:NAME`.
     pub model: String,
-    /// What requests call it, where that is not what [`synthetic::id_of`](model::synthetic::id_of) says.
+    /// Name in requests; [`synthetic::id_of`](model::synthetic::id_of) if absent.
     pub name: Option<String>,
     pub models_dir: PathBuf,
     /// `auto`, or a name of [`device::NAMES`].
     pub backend: String,
-    /// Sequences served at once.
+    /// Number of sequences served at once.
     pub slots: usize,
-    /// Tokens a slot holds; 0 takes the model's own, at most 4096.
+    /// Context of a slot in tokens; 0 for the model's own, at most 4096.
     pub context: usize,
-    /// Rows of one prefill chunk.
+    /// Largest number of rows of a prefill chunk.
     pub prefill_chunk: usize,
-    /// The most tokens that are guessed, 0 for none.
+    /// Largest number of draft tokens; 0 disables drafts.
     pub draft: usize,
-    /// A model that guesses as well, if any; loaded beside this one.
+    /// Draft model, if any.
     pub draft_model: Option<String>,
-    /// Adapters beside it, in the order in which requests number them.
+    /// Adapters, in the order of their numbers in requests.
     pub adapters: Vec<AdapterSpec>,
-    /// How long a chunk of a prompt may hold up those who decode; without a bound where it is zero.
+    /// Longest delay of decode steps by a chunk of a prompt; zero for no limit.
     pub stall: Duration,
-    /// What keys and values are stored in: `f16`, `q8_0` or `q4_0`.
+    /// Type of keys and values: `f16`, `q8_0` or `q4_0`.
     pub kv_type: String,
-    /// What a GPU may multiply prompts in.
+    /// Precision of prompt matmuls on a GPU.
     pub precision: Precision,
-    /// Worker threads; 0 takes the cores allowed.
+    /// Number of worker threads; 0 for all allowed cores.
     pub threads: usize,
-    /// Instruction set of the CPU device: `auto` takes the best one, others by their names.
+    /// Instruction set of the CPU device; `auto` for the best one.
     pub cpu_isa: String,
     pub tuning: Tuning,
     pub light: Light,
-    /// Bytes left to the rest of the system by a GPU that shares its memory.
+    /// Bytes that a GPU with shared memory leaves to the rest of the system.
     pub memory_reserve: u64,
-    /// Where beginnings of conversations are kept from one start to the next, if anywhere.
+    /// Prefix cache on disk, if any.
     pub prefixes: Option<PrefixStore>,
 }
 
-/// Progress of a load. After [`LoadEvent::Loaded`] or [`LoadEvent::Failed`] nothing follows.
+impl Default for LoadSpec {
+    /// One slot on one thread, without drafts, adapters, prefix cache and first light.
+    fn default() -> Self {
+        Self {
+            model: String::new(),
+            name: None,
+            models_dir: PathBuf::new(),
+            backend: "auto".into(),
+            slots: 1,
+            context: 0,
+            prefill_chunk: 256,
+            draft: 0,
+            draft_model: None,
+            adapters: Vec::new(),
+            stall: Duration::ZERO,
+            kv_type: "f16".into(),
+            precision: Precision::Single,
+            threads: 1,
+            cpu_isa: "auto".into(),
+            tuning: Tuning::default(),
+            light: Light::default(),
+            memory_reserve: 0,
+            prefixes: None,
+        }
+    }
+}
+
+/// Settings of first light.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Light {
+    /// State directory. Without one no tests run, and devices use the wanted mode.
+    pub dir: Option<PathBuf>,
+    /// Highest mode of a device that has modes.
+    pub wanted: Mode,
+}
+
+/// Directory of the prefix cache on disk, and its size limit in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixStore {
+    pub dir: PathBuf,
+    pub limit: u64,
+}
+
+/// Counters of the prefix cache on disk since the engine started; `bytes` is the current size of all files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixCounts {
+    pub read: u64,
+    pub written: u64,
+    /// Damaged or foreign files.
+    pub refused: u64,
+    /// Failed writes.
+    pub failed: u64,
+    pub bytes: u64,
+}
+
+/// Progress of a load; [`LoadEvent::Loaded`] or [`LoadEvent::Failed`] is the last event.
 #[derive(Clone, Debug)]
 pub enum LoadEvent {
-    /// Work done of one phase, in bytes.
+    /// Progress of one phase, in bytes.
     Progress {
         /// `synthesise` or `load`.
         phase: &'static str,
@@ -251,27 +303,27 @@ pub enum LoadEvent {
         /// Bytes in all.
         total: u64,
     },
-    /// The model loaded until now has to go before there is room for this one.
+    /// The current model is unloaded first, because memory is too small for both.
     Unloading {
         model: String,
         why: String,
     },
     Loaded(Box<ModelInfo>),
-    /// It is not; what was loaded before is still there unless it had to make room.
+    /// The load failed. The current model stays loaded, unless it was unloaded to make room.
     Failed(LoadError),
 }
 
-/// Why a model cannot be loaded, as a whole chain of messages.
+/// Error of a load, with all its causes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// It does not fit; the arithmetic is in the message.
+    /// The model does not fit; the message contains the sizes.
     #[error("{0}")]
     OutOfMemory(String),
     #[error("{0}")]
     NotFound(String),
     #[error("{0}")]
     Invalid(String),
-    /// Something else was asked for before it was done.
+    /// Another command cancelled the load.
     #[error("the load was given up: {0}")]
     GivenUp(&'static str),
     #[error("the engine is stopping")]
@@ -280,69 +332,69 @@ pub enum LoadError {
     Device(String),
 }
 
-/// A loaded model, as `/orin/v1/status` shows it too.
+/// Description of a loaded model, as in `/orin/v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
-    /// What requests call it: the file's stem, `synthetic:NAME`, or the name that it was given.
+    /// Name in requests: the stem of the file, `synthetic:NAME`, or the configured name.
     pub id: String,
     /// `general.name`, or the id.
     pub name: String,
     /// `llama`, `qwen3`.
     pub architecture: String,
-    /// The dominant weight type, as llama.cpp names files: `Q6_K`, `Q4_K_M`.
+    /// Dominant weight type, as in llama.cpp's file names: `Q6_K`, `Q4_K_M`.
     pub file_type: String,
     pub path: PathBuf,
-    /// True for seeded random weights: fit for measuring, not for reading.
+    /// True for seeded random weights: useful for measurements only.
     pub synthetic: bool,
     /// Bytes of tensor data.
     pub bytes: u64,
     pub parameters: u64,
-    /// Entries of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: usize,
-    /// Tokens a slot holds.
+    /// Context of a slot in tokens.
     pub context: usize,
-    /// Tokens the model was trained for.
+    /// Context that the model was trained with.
     pub trained_context: usize,
-    /// Sequences served at once.
+    /// Number of sequences served at once.
     pub slots: usize,
-    /// The model that guesses what this one will say, if there is one.
+    /// Draft model, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<String>,
-    /// Adapters beside it, in the order in which requests number them.
+    /// Adapters, in the order of their numbers in requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adapters: Vec<AdapterInfo>,
-    /// Numbers of an embedding, if it makes any.
+    /// Width of embeddings, if the model computes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<usize>,
     pub device: DeviceInfo,
     pub memory: DeviceMemory,
-    /// Which tuned choices it runs under.
+    /// Tuned choices in use.
     pub tuning: Used,
     /// Bytes of weights that a decode step of one sequence reads.
     #[serde(default)]
     pub step_bytes: u64,
-    /// Seconds that loading took.
+    /// Duration of the load in seconds.
     pub load_s: f64,
 }
 
-/// An adapter beside a loaded model.
+/// An adapter of a loaded model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AdapterInfo {
-    /// The file's stem: behind the model's id and a colon it is what a request names.
+    /// Stem of the file. A request selects it as `MODEL:NAME`.
     pub name: String,
     pub path: PathBuf,
-    /// What requests take of it that do not choose.
+    /// Default scale for requests.
     pub scale: f32,
 }
 
-/// The device that a model is on.
+/// Device of a loaded model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// Its name among the backends that `docs/configuration.md` lists.
     pub name: String,
-    /// The device in one line.
+    /// Description in one line.
     pub description: String,
-    /// Why it was chosen.
+    /// Reason for its selection.
     pub reason: String,
     pub threads: usize,
 }
@@ -353,7 +405,7 @@ pub struct DeviceMemory {
     pub weights: u64,
     pub kv: u64,
     pub activations: u64,
-    /// Machine code in a GPU's memory, once it is there.
+    /// Bytes of machine code in GPU memory, once it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u64>,
 }
@@ -362,19 +414,19 @@ pub struct DeviceMemory {
 pub enum State {
     #[default]
     Empty,
-    /// Nothing is loaded, but will be.
+    /// The first model is loading.
     Loading(Loading),
     Ready(Box<ModelInfo>),
-    /// A bench or another exclusive task runs.
+    /// A benchmark or another exclusive task runs.
     Exclusive {
         what: String,
         model: Box<ModelInfo>,
     },
-    /// Finishing what is under way.
+    /// Finishing active requests.
     Stopping,
 }
 
-/// A load under way.
+/// A load in progress.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loading {
     pub model: String,
@@ -382,35 +434,35 @@ pub struct Loading {
     pub progress: f64,
 }
 
-/// Counters and state at one moment; cheap to take from any thread.
+/// Counters and state at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     pub state: State,
-    /// The load under way, whether another model is served meanwhile or not.
+    /// Load in progress, whether or not another model is served.
     pub loading: Option<Loading>,
     pub active: usize,
-    /// Requests waiting for a slot.
+    /// Number of requests that wait for a slot.
     pub queued: usize,
-    /// Positions of the KV cache that the requests being served fill.
+    /// Number of positions of the KV cache that active requests occupy.
     pub kv_tokens: usize,
-    /// Requests finished since start, whatever the reason.
+    /// Number of requests finished since start, for any reason.
     pub requests: u64,
-    /// Requests accepted that failed since start.
+    /// Number of accepted requests that failed since start.
     pub failures: u64,
-    /// Prompt tokens evaluated since start.
+    /// Number of prompt tokens evaluated since start.
     pub prompt_tokens: u64,
-    /// Prompt tokens since start that needed not be evaluated.
+    /// Number of prompt tokens from the cache since start.
     pub cached_tokens: u64,
-    /// What has become of prefixes on disk.
+    /// Counters of the prefix cache on disk.
     pub prefixes: PrefixCounts,
-    /// Tokens generated since start.
+    /// Number of tokens generated since start.
     pub completion_tokens: u64,
-    /// Steps submitted to the device since start.
+    /// Number of steps submitted to the device since start.
     pub steps: u64,
-    /// What the device has asked of its hardware since the model was loaded.
+    /// Activity of the device since the model was loaded.
     pub activity: Activity,
     pub searching: Option<Searching>,
     pub devices: Vec<DeviceHealth>,
-    /// Why a model that was loaded is not any more, where nobody asked for that.
+    /// Error that dropped the loaded model, if no client requested it.
     pub given_up: Option<LoadError>,
 }

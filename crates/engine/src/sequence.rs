@@ -1,77 +1,63 @@
-//! One request while it is being served: where it stands, its text, its stream of events.
+//! Sequence: a running request, with its tokens, its position in the cache, its text and its stream of events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::core::Row;
+use super::command::Waiting;
 use super::drafts::{Draft, Drafts};
 use super::logprobs;
-use super::shaping::Chooser;
+use super::runner::Row;
 use super::slots::{Running, Slot};
 use super::{
     Event, FinishReason, Finished, GenerateError, Request, Text, TokenEvent, TokenLogprobs,
 };
 use model::tokenizer::{Detokeniser, StopMatcher};
 use plan::sample::Adjustment;
+use sampling::Sampler;
 
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) request: Request,
-    pub(super) events: UnboundedSender<Event>,
-    /// Which load has brought the model that it is for.
-    pub(super) load: u64,
-    pub(super) arrived: Instant,
-}
-
-impl Waiting {
-    pub(super) fn fail(self, error: GenerateError) {
-        // A client that has gone does not care.
-        let _ = self.events.send(Event::Failed(error));
-    }
-}
-
+/// A running request.
 pub(super) struct Sequence {
     pub(super) request: Request,
     events: UnboundedSender<Event>,
     text: Arc<Text>,
-    /// No other sequence of this thread ever has it; slots are used again.
+    /// Unique among all sequences of this engine, unlike slots.
     pub(super) id: u64,
-    /// Its place in the cache, once its prompt is begun.
+    /// Slot in the cache, once the prompt has started.
     pub(super) slot: Option<Slot>,
-    /// Tokens of the prompt that needed not be evaluated.
+    /// Number of prompt tokens that came from the cache.
     pub(super) cached: usize,
-    /// Tokens that the prompt begins with and that can be read from the disk.
+    /// Number of first prompt tokens that can be read from disk.
     pub(super) on_disk: usize,
-    /// How many of them the slot has so far.
+    /// Number of them that the slot has so far.
     pub(super) read: usize,
-    /// Tokens of the prompt behind which the rest of its slot is kept on disk, the furthest first.
-    pub(super) rests: Vec<usize>,
-    /// Those behind which what its slot has is held for others.
+    /// Positions of the prompt at which the recurrent state is stored on disk, descending.
+    pub(super) snapshots: Vec<usize>,
+    /// Position of the prompt at which the state is cached for other sequences.
     pub(super) fork: Option<usize>,
-    /// The prompt, and the tokens generated.
+    /// Prompt and generated tokens.
     tokens: Vec<u32>,
-    /// How many of them were there before this device sampled any: its prompt.
-    given: usize,
-    /// Tokens of the device's prompt that it has been given.
+    /// Number of them that the device evaluates as its prompt. After a reload it includes generated tokens.
+    prompt_len: usize,
+    /// Number of prompt tokens submitted to the device.
     pub(super) submitted: usize,
-    /// Tokens whose keys and values are in the cache.
+    /// Number of tokens whose keys and values are in the cache.
     pub(super) position: usize,
-    /// How many of them a state of fixed size lacks, since a draft behind them did not come true: the next step
-    /// evaluates them again, from where that state stood before.
-    pub(super) behind: usize,
-    /// Positions of the slot that were written before it began its prompt.
+    /// Number of them that the recurrent state lacks after a rejected draft. The next step evaluates them again, from the
+    /// state before the draft.
+    pub(super) replay: usize,
+    /// Number of positions of the slot that were written before the prompt started.
     written: usize,
     detokeniser: Detokeniser,
     stops: StopMatcher,
-    /// What chooses its tokens where the device does not.
-    chooser: Option<Chooser>,
+    /// Sampler, if the device alone is not sufficient.
+    sampler: Option<Sampler>,
     drafts: Drafts,
-    /// When its latest step ended, if nobody else was served since.
-    stepped: Option<Instant>,
+    /// End of its latest step, if it was the only active sequence since.
+    last_step: Option<Instant>,
     prompt_logprobs: Vec<TokenLogprobs>,
-    /// The sum of those rows of the prompt's hidden state so far that its embedding is made of.
+    /// Sum of the hidden states that the embedding consists of.
     pooled: Vec<f64>,
     arrived: Instant,
     started: Instant,
@@ -82,19 +68,19 @@ impl Sequence {
     pub(super) fn start(waiting: Waiting, text: &Arc<Text>, id: u64, drafts: Drafts) -> Self {
         let Waiting { mut request, events, arrived, .. } = waiting;
         let stops = StopMatcher::new(request.stop.iter().cloned());
-        // All that there will be: decoding allocates nothing.
+        // Reserve everything: decoding allocates nothing.
         let mut tokens = Vec::with_capacity(request.prompt.len() + request.max_tokens as usize);
         tokens.extend_from_slice(&request.prompt);
         Self {
             detokeniser: Detokeniser::after(Arc::clone(&text.tokenizer), &request.prompt)
                 .showing(std::mem::take(&mut request.shown)),
             stops,
-            chooser: Chooser::new(&request.shaping, request.constraint.take(), request.sampling),
+            sampler: Sampler::new(&request.processors, request.constraint.take(), request.sampling),
             drafts,
-            stepped: None,
+            last_step: None,
             prompt_logprobs: Vec::new(),
             pooled: Vec::new(),
-            given: tokens.len(),
+            prompt_len: tokens.len(),
             tokens,
             request,
             events,
@@ -105,36 +91,42 @@ impl Sequence {
             cached: 0,
             on_disk: 0,
             read: 0,
-            rests: Vec::new(),
+            snapshots: Vec::new(),
             fork: None,
             submitted: 0,
             position: 0,
-            behind: 0,
+            replay: 0,
             arrived,
             started: Instant::now(),
             first_token: None,
         }
     }
 
-    /// Begins again on an instance whose cache is empty. What has been sampled stays, and is evaluated as
-    /// if it were part of the prompt: the next token depends on the tokens before it, the seed and its place.
-    pub(super) fn repeat(&mut self) {
-        self.given = self.tokens.len();
+    /// Restarts on an instance with an empty cache. Sampled tokens are evaluated as part of the prompt: the next token
+    /// depends only on the tokens before it, the seed and its position.
+    pub(super) fn restart(&mut self) {
+        self.prompt_len = self.tokens.len();
         self.submitted = 0;
         self.position = 0;
-        self.behind = 0;
+        self.replay = 0;
         self.slot = None;
         self.on_disk = 0;
-        self.rests.clear();
+        self.snapshots.clear();
         self.fork = None;
         self.written = 0;
         self.prompt_logprobs.clear();
         self.pooled.clear();
     }
 
-    /// Begins the prompt behind what its slot holds of it, `written` positions of which were written; the first
-    /// `on_disk` tokens can be read from there.
-    pub(super) fn begin(&mut self, slot: Slot, cached: usize, written: usize, on_disk: usize) {
+    /// Starts the prompt in a slot with `cached` tokens and `written` positions. The first `on_disk` tokens can be read
+    /// from disk.
+    pub(super) fn start_prompt(
+        &mut self,
+        slot: Slot,
+        cached: usize,
+        written: usize,
+        on_disk: usize,
+    ) {
         self.slot = Some(slot);
         self.on_disk = on_disk;
         self.read = cached;
@@ -144,7 +136,7 @@ impl Sequence {
         self.position = cached;
     }
 
-    /// Has so many tokens of the prompt, with what the disk had of them.
+    /// Continues behind a number of prompt tokens that are restored from disk.
     pub(super) fn restored(&mut self, tokens: usize) {
         self.on_disk = 0;
         self.cached = tokens;
@@ -152,141 +144,139 @@ impl Sequence {
         self.position = tokens;
     }
 
-    /// Tokens whose keys and values its slot holds, or will when what has been submitted is done.
+    /// Tokens whose keys and values are in the slot when the submitted steps are done.
     pub(super) fn in_cache(&self) -> &[u32] {
-        &self.tokens[..(self.position - self.behind).max(self.submitted)]
+        &self.tokens[..(self.position - self.replay).max(self.submitted)]
     }
 
-    /// Positions of its slot that may have been written: beyond those in the cache, a step that ran ahead or a draft
-    /// that did not come true has left some.
+    /// Number of positions of its slot that may have been written, also by run-ahead steps and rejected drafts.
     pub(super) fn written(&self) -> usize {
-        self.written.max(self.in_cache().len() + self.ahead())
+        self.written.max(self.in_cache().len() + self.lookahead())
     }
 
-    /// Positions behind the one where it stands that its steps may write to before it moves on.
-    pub(super) fn ahead(&self) -> usize {
+    /// Number of positions behind the current one that its steps in flight may write to.
+    pub(super) fn lookahead(&self) -> usize {
         self.drafts.most().max(1) + 1
     }
 
-    /// Its place in the cache.
+    /// Its slot in the cache.
     pub(super) fn slot(&self) -> &Slot {
-        self.slot.as_ref().unwrap_or_else(|| unreachable!("steps are of prompts that are begun"))
+        self.slot.as_ref().unwrap_or_else(|| unreachable!("the prompt has not started"))
     }
 
-    /// What of it others can have.
+    /// Prefix that other sequences can share.
     pub(super) fn running(&self) -> Option<Running<'_>> {
         let (slot, tokens) = (self.slot.as_ref()?, self.in_cache());
         Some(Running { slot, tokens, adapters: self.request.adapters, written: self.written() })
     }
 
-    /// Tokens of the prompt from which on its slot can be kept as it is: of a ring that was written further, part is
-    /// lost.
-    pub(super) fn keeps_from(&self) -> usize {
+    /// First prompt position at which the state of its slot can be stored. A ring cache that was written further has lost
+    /// a part of it.
+    pub(super) fn storable_from(&self) -> usize {
         self.submitted.max(self.written)
     }
 
-    /// The prompt, and the tokens generated.
+    /// Prompt and generated tokens.
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// What the device evaluates before it samples.
+    /// Tokens that the device evaluates before it samples.
     pub(super) fn prompt(&self) -> &[u32] {
-        &self.tokens[..self.given]
+        &self.tokens[..self.prompt_len]
     }
 
     pub(super) fn in_prompt(&self) -> bool {
-        self.position < self.given
+        self.position < self.prompt_len
     }
 
-    /// Whether part of the prompt has not been submitted.
+    /// True if part of the prompt has not been submitted.
     pub(super) fn has_chunks_left(&self) -> bool {
-        self.submitted < self.given
+        self.submitted < self.prompt_len
     }
 
     pub(super) fn generated(&self) -> u32 {
         (self.tokens.len() - self.request.prompt.len()) as u32
     }
 
-    /// Whether the step after the one under way can be submitted before its token is known: it is needed
-    /// unless that token ends the generation, nobody on the host looks at its logits or holds its text
-    /// against stop texts first, and what is done to the next logits does not depend on it. Who decodes `alone` waits for
-    /// its drafts as well.
+    /// True if the next step can be submitted before the token of the step in flight is known. The host must not need that
+    /// token's logits or text, the next logit edits must not depend on it, and it must not be the last one by a limit. A
+    /// sequence that decodes `alone` waits for its drafts.
     pub(super) fn can_run_ahead(&self, context: usize, alone: bool) -> bool {
         self.request.stop.is_empty()
             && !self.wants_logits()
-            && self.chooser.as_ref().is_none_or(Chooser::is_constant)
-            && !(alone && self.drafts.sees(&self.tokens))
+            && self.sampler.as_ref().is_none_or(Sampler::is_constant)
+            && !(alone && self.drafts.can_draft(&self.tokens))
             && self.generated() + 1 < self.request.max_tokens
             && self.position + 1 < context
     }
 
-    /// What is evaluated with its newest token, where logits are left as they are and nobody on the host looks at them: so
-    /// much that the step that evaluates it gives no token too many, and has no more rows than it may.
-    pub(super) fn draft(&mut self, context: usize) -> Draft {
+    /// Draft to verify with the newest token, if neither edits nor the host concern its logits. The draft is so short that
+    /// the step yields no token beyond the limits and fits the largest plan.
+    pub(super) fn next_draft(&mut self, context: usize) -> Draft {
         let left = (self.request.max_tokens - self.generated()) as usize;
         let room = left.min(context.saturating_sub(self.position)).saturating_sub(1);
-        let room = room.min(self.drafts.most().saturating_sub(self.behind));
-        let plain = self.chooser.is_none() && !self.wants_logits();
+        let room = room.min(self.drafts.most().saturating_sub(self.replay));
+        let plain = self.sampler.is_none() && !self.wants_logits();
         if plain { self.drafts.next(&self.tokens, room) } else { Draft::Nothing }
     }
 
-    /// Whether nothing of its next steps is needed for drafts.
-    pub(super) fn rests(&self) -> bool {
-        self.drafts.rests() || self.chooser.is_some() || self.wants_logits()
+    /// True if its next steps may omit the nextn layer.
+    pub(super) fn skips_nextn(&self) -> bool {
+        self.drafts.is_paused() || self.sampler.is_some() || self.wants_logits()
     }
 
-    /// Whether its prompt is evaluated without who guesses.
-    pub(super) fn overlooked(&mut self) -> bool {
-        self.drafts.overlooked()
+    /// True if its prompt is evaluated without the nextn layer.
+    pub(super) fn prompt_skips_nextn(&mut self) -> bool {
+        self.drafts.prompt_skips_nextn()
     }
 
-    /// A part of its prompt was evaluated.
-    pub(super) fn prompted(&mut self, took: Option<Duration>) {
-        self.drafts.prompted(took);
+    /// Accounts for a chunk of its prompt.
+    pub(super) fn prompt_evaluated(&mut self, took: Option<Duration>) {
+        self.drafts.prompt_evaluated(took);
     }
 
-    /// Nobody guesses any more, but from what was said.
-    pub(super) const fn without_guesses(&mut self) {
-        self.drafts.without_model();
+    /// Leaves prompt lookup as the only source of drafts.
+    pub(super) const fn disable_draft_model(&mut self) {
+        self.drafts.disable_model();
     }
 
-    /// Its step with a draft of so many tokens, of which so many came true, or with none, has ended.
-    pub(super) fn judged(&mut self, drafted: usize, accepted: usize, took: Option<Duration>) {
+    /// Accounts for a step with a number of drafted and accepted tokens, or without a draft.
+    pub(super) fn step_done(&mut self, drafted: usize, accepted: usize, took: Option<Duration>) {
         match drafted {
-            0 => self.drafts.stepped(self.behind > 0, took),
-            _ => self.drafts.judged(drafted, accepted, took),
+            0 => self.drafts.step_done(self.replay > 0, took),
+            _ => self.drafts.verified(drafted, accepted, took),
         }
     }
 
-    /// A step begins now, for which nothing had to end.
-    pub(super) fn begins_step(&mut self, now: Instant) {
-        self.stepped.get_or_insert(now);
+    /// Notes the start of a step that did not wait for another one.
+    pub(super) fn step_starts(&mut self, now: Instant) {
+        self.last_step.get_or_insert(now);
     }
 
-    /// How long a step took that has ended now, which is known of who is served `alone`.
-    pub(super) fn took(&mut self, now: Instant, alone: bool) -> Option<Duration> {
-        let before = std::mem::replace(&mut self.stepped, alone.then_some(now));
+    /// Duration of a step that ends now, which is known only for a sequence that runs `alone`.
+    pub(super) fn step_time(&mut self, now: Instant, alone: bool) -> Option<Duration> {
+        let before = std::mem::replace(&mut self.last_step, alone.then_some(now));
         before.filter(|_| alone).map(|before| now - before)
     }
 
-    /// The drafts of whoever is served next.
+    /// Statistics of drafts for the next sequence.
     pub(super) fn drafts(&self) -> Drafts {
-        self.drafts.again()
+        self.drafts.next_answer()
     }
 
-    /// The tokens of its next step before those of a draft: the newest, behind those that a state of fixed size lacks.
+    /// Tokens of its next step before a draft: those that the recurrent state lacks, then the newest one.
     pub(super) fn newest(&self) -> &[u32] {
-        &self.tokens[self.position - self.behind..=self.position]
+        &self.tokens[self.position - self.replay..=self.position]
     }
 
     pub(super) fn cancelled(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// Its next row.
+    /// Row of its next step.
     pub(super) fn row(&self) -> Row {
-        let first = self.position - self.behind;
+        let first = self.position - self.replay;
         Row {
             slot: self.slot().number,
             token: self.tokens[first],
@@ -307,16 +297,15 @@ impl Sequence {
         self.prompt_logprobs.push(entry);
     }
 
-    /// Takes the hidden state of one row of the prompt for its embedding. False where it holds a number that is
-    /// none.
+    /// Adds the hidden state of a prompt row to the embedding. False if it is not finite.
     pub(super) fn pool(&mut self, row: &[f32]) -> bool {
         self.pooled.resize(row.len(), 0.0);
         self.pooled.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
         row.iter().all(|value| value.is_finite())
     }
 
-    /// Sends the prompt's embedding: whatever was pooled, of length 1. Zeroes stay zeroes.
-    pub(super) fn embedded(&mut self) {
+    /// Sends the embedding: the pooled hidden states, scaled to length 1. A zero vector stays zero.
+    pub(super) fn send_embedding(&mut self) {
         let pooled = std::mem::take(&mut self.pooled);
         let length = pooled.iter().map(|value| value * value).sum::<f64>().sqrt();
         let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
@@ -324,66 +313,65 @@ impl Sequence {
         let _ = self.events.send(Event::Embedding(embedding));
     }
 
-    /// Sends what was collected about the prompt, when it is complete; once.
-    pub(super) fn prompt_done(&mut self) {
+    /// Sends the log-probabilities of the prompt, once.
+    pub(super) fn send_prompt_logprobs(&mut self) {
         if std::mem::take(&mut self.request.prompt_logprobs) {
             let all = std::mem::take(&mut self.prompt_logprobs);
             let _ = self.events.send(Event::Prompt(all));
         }
     }
 
-    /// True when the next sampled token's logits must be looked at.
+    /// True if the host reads the logits of the next token.
     pub(super) fn wants_logits(&self) -> bool {
-        self.request.logprobs.is_some() || self.chooses()
+        self.request.logprobs.is_some() || self.samples_on_host()
     }
 
-    /// Whether the token of the step under way is chosen here and not by the device.
-    fn chooses(&self) -> bool {
-        self.chooser.is_some() && self.adjustment().is_none()
+    /// True if the host samples the token of the step in flight.
+    fn samples_on_host(&self) -> bool {
+        self.sampler.is_some() && self.adjustment().is_none()
     }
 
-    /// Whether what may come next has to be found for every token: beside the part of the step that does not depend on it.
+    /// True if each token needs a grammar mask.
     pub(super) fn masks(&self) -> bool {
-        self.chooser.as_ref().is_some_and(Chooser::masks)
+        self.sampler.as_ref().is_some_and(Sampler::masks)
     }
 
-    /// Makes ready for the choice of the token behind its newest one. The device can be asked to do something to the
-    /// logits first if that is `offered`.
-    pub(super) fn prepare(&mut self, vocabulary: usize, offered: bool) {
-        if let Some(chooser) = &mut self.chooser {
-            chooser.prepare(&self.tokens, vocabulary, offered);
+    /// Prepares the sampling of the next token, on the device if it is allowed and sufficient.
+    pub(super) fn prepare(&mut self, vocabulary: usize, allow_device: bool) {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.prepare(&self.tokens, vocabulary, allow_device);
         }
     }
 
-    /// What the device does to the logits before it chooses the token that was prepared.
+    /// Logit edits and mask that the device applies to the prepared token.
     pub(super) fn adjustment(&self) -> Option<Adjustment<'_>> {
-        self.chooser.as_ref()?.adjustment()
+        self.sampler.as_ref()?.adjustment()
     }
 
-    /// Why the device has found no token in these logits, if they are finite.
+    /// Error of a device that found no token in finite logits.
     pub(super) fn dead_end(&self, logits: &[f32]) -> Option<GenerateError> {
-        self.chooser.as_ref()?.dead_end(logits).map(GenerateError::Constraint)
+        self.sampler.as_ref()?.dead_end(logits).map(GenerateError::Constraint)
     }
 
-    /// Finds out what may come next while the device is busy.
+    /// Computes the next grammar mask while the device is busy.
     pub(super) fn look_ahead(&mut self) {
-        if let Some(chooser) = &mut self.chooser {
-            chooser.look_ahead();
+        if let Some(sampler) = &mut self.sampler {
+            sampler.look_ahead();
         }
     }
 
-    /// Chooses the next token: the device's, unless it is chosen here.
+    /// Returns the next token: the device's, or one that the host samples.
     ///
     /// # Errors
-    /// [`GenerateError::Constraint`] when none may follow.
+    /// [`GenerateError::Constraint`] if the grammar allows no token.
     pub(super) fn choose(&mut self, device: u32, logits: &[f32]) -> Result<u32, GenerateError> {
-        let here = self.chooses();
-        let Some(chooser) = self.chooser.as_mut().filter(|_| here) else { return Ok(device) };
+        let on_host = self.samples_on_host();
+        let Some(sampler) = self.sampler.as_mut().filter(|_| on_host) else { return Ok(device) };
         let position = self.position as u32 - 1;
-        chooser.choose(logits, &self.tokens, position).map_err(GenerateError::Constraint)
+        sampler.choose(logits, &self.tokens, position).map_err(GenerateError::Constraint)
     }
 
-    /// Takes a sampled token. Gives the reason when it is the last.
+    /// Appends a sampled token. Returns the reason if it is the last one.
     pub(super) fn sampled(
         &mut self,
         id: u32,
@@ -399,7 +387,7 @@ impl Sequence {
         }
         self.tokens.push(id);
         self.drafts.token();
-        let complete = self.chooser.as_mut().map_or(Ok(false), |chooser| chooser.taken(id));
+        let complete = self.sampler.as_mut().map_or(Ok(false), |sampler| sampler.accept(id));
         let logprobs = logits
             .zip(self.request.logprobs)
             .map(|(logits, top)| logprobs::of(logits, id, top, &self.text.tokenizer));
@@ -412,7 +400,7 @@ impl Sequence {
             return Some(FinishReason::Stop { text: self.stops.found().to_owned() });
         }
         match complete {
-            // What the mask has allowed is taken.
+            // The constraint accepts every token of its mask.
             Ok(true) | Err(_) => return Some(FinishReason::Complete),
             Ok(false) => {}
         }
@@ -420,8 +408,8 @@ impl Sequence {
         (self.generated() >= self.request.max_tokens || full).then_some(FinishReason::Length)
     }
 
-    /// What there is to say at the end, who waits to hear it, its slot,
-    /// and the tokens that it has left there with how many positions it has written.
+    /// Ends the sequence. Returns the final event and its channel, the slot, and the slot's cached tokens and number of
+    /// written positions.
     pub(super) fn finish(
         mut self,
         reason: FinishReason,
@@ -448,7 +436,7 @@ impl Sequence {
             total: now - self.arrived,
         };
         let written = self.written();
-        self.tokens.truncate(self.position - self.behind);
+        self.tokens.truncate(self.position - self.replay);
         (finished, self.events, self.slot, (self.tokens, written))
     }
 

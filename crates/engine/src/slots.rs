@@ -1,57 +1,58 @@
-//! The cache: who has its slots and blocks, and what finished requests have left there, so that one that begins like them
-//! does not evaluate that beginning again. Sequences share the blocks that they begin with, and each writes only to
-//! blocks that are its own; what was left for longest makes room. Who is begun when is decided in the scheduler.
+//! KV cache slots and blocks: allocates them, and caches those of finished sequences for prompts with a common prefix.
+//!
+//! Sequences share the blocks of a common prefix; each writes only to blocks of its own. The least recently used sequence
+//! is evicted first. The scheduler decides when a prompt starts.
 
 use std::collections::VecDeque;
 
 use super::Scales;
 use device::{BLOCK, Part};
 
-/// Tokens for whose sake files are read, or all that a slot has beside blocks is copied: to evaluate fewer takes no
-/// longer.
+/// Smallest number of tokens for which files are read, or the recurrent state of a slot is copied: evaluating fewer is
+/// at least as fast.
 pub(super) const WORTH_A_COPY: usize = 32;
-/// Likewise, of one block.
+/// Smallest number of tokens for which a block is copied.
 const WORTH_A_BLOCK: usize = 8;
 
-/// How a cache is divided.
+/// Division of a cache into slots and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Division {
-    /// Sequences that can run at once.
+    /// Number of sequences that can run at once.
     pub(super) slots: u32,
-    /// Blocks of each, of [`BLOCK`] positions; 0 where a device keeps them with the rest.
-    pub(super) of_slot: u32,
-    /// Whether a slot has something beside blocks, which is that of its sequence's end.
-    pub(super) rest: bool,
+    /// Number of blocks of a slot, of [`BLOCK`] positions each; 0 if the device stores them with the recurrent part.
+    pub(super) blocks_per_slot: u32,
+    /// True if a slot has state besides blocks (recurrent states, ring caches), which is valid only at the sequence's end.
+    pub(super) recurrent: bool,
 }
 
 /// The place of a sequence in the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) number: u32,
-    /// Where its positions lie, block after block.
+    /// Block table.
     pub(super) blocks: Vec<u32>,
 }
 
-/// What is left of a sequence.
+/// Cached part of a finished sequence, or of a fork.
 #[derive(Debug, PartialEq)]
-pub(super) struct Held {
-    /// Tokens whose keys and values it holds, from position 0 on.
+pub(super) struct CachedSequence {
+    /// Tokens whose keys and values are cached, from position 0 on.
     pub(super) tokens: Vec<u32>,
     /// The adapters that they were evaluated with.
     pub(super) adapters: Scales,
-    /// Positions that were written since it was begun at 0, whether what they have is still held or not: in a ring
-    /// they have taken the places of those before.
+    /// Number of positions written since the sequence started at 0, including positions that are not cached any more. In a
+    /// ring cache they have overwritten earlier ones.
     pub(super) written: usize,
-    /// Whether all that it holds is on disk, as far as it can be.
-    pub(super) kept: bool,
+    /// True if some of it may be missing on disk.
+    pub(super) dirty: bool,
     pub(super) blocks: Vec<u32>,
-    /// The slot that has the rest, where there is one.
+    /// Slot with the recurrent state, if the model has one.
     number: Option<u32>,
-    /// Whether it is where sequences part, and stays there for the next one.
+    /// True if it is a fork: the common prefix of several sequences, which stays for the next one.
     fork: bool,
 }
 
-/// A sequence that runs: whose beginning another one can have.
+/// A running sequence, whose prefix another one can share.
 pub(super) struct Running<'a> {
     pub(super) slot: &'a Slot,
     pub(super) tokens: &'a [u32],
@@ -59,15 +60,15 @@ pub(super) struct Running<'a> {
     pub(super) written: usize,
 }
 
-/// A prompt that is begun.
+/// Start of a prompt.
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) slot: Slot,
-    /// Its tokens that need not be evaluated.
+    /// Number of its tokens that are cached.
     pub(super) cached: usize,
-    /// See [`Held::written`].
+    /// See [`CachedSequence::written`].
     pub(super) written: usize,
-    /// What has to be copied first, from where to where.
+    /// Pairs of source and destination to copy first.
     pub(super) copies: Vec<[Part; 2]>,
 }
 
@@ -75,79 +76,79 @@ pub(super) struct Start {
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     division: Division,
-    /// Slots that nobody has.
+    /// Free slots.
     numbers: Vec<u32>,
-    /// How many sequences have each block, finished ones too; and those that nobody has.
+    /// Number of sequences that refer to each block, finished ones included.
     users: Vec<u32>,
     free: Vec<u32>,
-    /// Whoever was last used is last.
-    held: VecDeque<Held>,
+    /// Cached sequences, the least recently used first.
+    cached: VecDeque<CachedSequence>,
 }
 
 impl Slots {
     pub(super) fn new(division: Division) -> Self {
-        let Division { slots, of_slot, .. } = division;
+        let Division { slots, blocks_per_slot, .. } = division;
         let numbers = (0..slots).rev().collect();
-        let free: Vec<u32> = (0..slots * of_slot).rev().collect();
-        Self { division, numbers, users: vec![0; free.len()], free, held: VecDeque::new() }
+        let free: Vec<u32> = (0..slots * blocks_per_slot).rev().collect();
+        Self { division, numbers, users: vec![0; free.len()], free, cached: VecDeque::new() }
     }
 
-    /// The one that has been left for longest of those that are not on disk.
-    pub(super) fn unkept(&mut self) -> Option<&mut Held> {
-        self.held.iter_mut().find(|held| !held.kept)
+    /// Least recently used sequence that may be missing on disk.
+    pub(super) fn oldest_dirty(&mut self) -> Option<&mut CachedSequence> {
+        self.cached.iter_mut().find(|one| one.dirty)
     }
 
-    pub(super) fn all_kept(&self) -> bool {
-        self.held.iter().all(|held| held.kept)
+    pub(super) fn has_dirty(&self) -> bool {
+        self.cached.iter().any(|one| one.dirty)
     }
 
-    /// A place for a prompt, of whose tokens `usable` says how many can be gone on behind in what holds some, with so
-    /// many written. What is said to be copied has to be before anything is written.
-    pub(super) fn begin<'a>(
+    /// Gives a prompt a slot with the longest reusable prefix. `usable` returns the number of prompt tokens that can be
+    /// reused from cached tokens and a number of written positions. The caller copies before anything is written.
+    pub(super) fn start<'a>(
         &mut self,
         adapters: Scales,
         running: impl Iterator<Item = Running<'a>>,
         usable: impl Fn(&[u32], usize) -> usize,
     ) -> Start {
-        let of_held = |held: &Held| match held.adapters == adapters {
-            true => usable(&held.tokens, held.written),
+        let reusable = |one: &CachedSequence| match one.adapters == adapters {
+            true => usable(&one.tokens, one.written),
             false => 0,
         };
-        // Who goes on is given what it has left; the beginning of another one is shared.
-        let goes_on = |(_, held, usable): &(usize, &Held, usize)| {
-            *usable > 0 && *usable + 1 >= held.tokens.len() && !held.fork
+        // A prompt that continues a cached sequence takes it over; a prefix of another sequence is shared.
+        let continues = |(_, one, usable): &(usize, &CachedSequence, usize)| {
+            *usable > 0 && *usable + 1 >= one.tokens.len() && !one.fork
         };
-        let all = || self.held.iter().enumerate().map(|(at, held)| (at, held, of_held(held)));
-        let own = all().filter(goes_on).map(|(at, _, usable)| (usable, at)).max();
+        let all = || self.cached.iter().enumerate().map(|(at, one)| (at, one, reusable(one)));
+        let own = all().filter(continues).map(|(at, _, usable)| (usable, at)).max();
         let running = running.filter(|running| running.adapters == adapters);
-        let running = running.map(|r| Shared {
+        let running = running.map(|r| Prefix {
             cached: self.worth(usable(r.tokens, r.written)),
             written: r.written,
             blocks: &r.slot.blocks,
             number: Some(r.slot.number),
-            held: None,
+            at: None,
         });
-        let others = all().filter(|one| !goes_on(one)).map(|(at, held, usable)| Shared {
+        let others = all().filter(|one| !continues(one)).map(|(at, one, usable)| Prefix {
             cached: self.worth(usable),
-            written: held.written,
-            blocks: &held.blocks,
-            number: held.number,
-            held: Some(at),
+            written: one.written,
+            blocks: &one.blocks,
+            number: one.number,
+            at: Some(at),
         });
         let least = own.map_or(1, |(cached, _)| cached + self.least());
         let other = running.chain(others).filter(|shared| shared.cached >= least);
-        let other = other.max_by_key(|shared| shared.cached).map(Shared::owned);
-        let full = self.division.rest && self.numbers.is_empty();
-        let oldest = self.held.front().filter(|_| full).map_or(0, of_held);
+        let other = other.max_by_key(|shared| shared.cached).map(Prefix::owned);
+        let full = self.division.recurrent && self.numbers.is_empty();
+        let oldest = self.cached.front().filter(|_| full).map_or(0, reusable);
         match (other, own) {
-            // There is no other place: its own makes room.
-            (Some(Shared { cached, held: Some(at), .. }), _) if full && self.held.len() == 1 => {
-                self.go_on(cached, at)
+            // No other slot is left: the shared sequence itself is evicted.
+            (Some(Prefix { cached, at: Some(at), .. }), _) if full && self.cached.len() == 1 => {
+                self.take_over(cached, at)
             }
             (Some(shared), _) => self.share(&shared),
-            (None, Some((cached, at))) => self.go_on(cached, at),
-            // Where all that was left for longest has to make room, what it has of the prompt stays.
-            (None, None) if oldest > 0 => self.go_on(oldest, 0),
+            (None, Some((cached, at))) => self.take_over(cached, at),
+            // If the oldest sequence must be evicted, reuse what it has of the prompt.
+            (None, None) if oldest > 0 => self.take_over(oldest, 0),
             (None, None) => {
                 let slot = Slot { number: self.number(), blocks: Vec::new() };
                 Start { slot, cached: 0, written: 0, copies: Vec::new() }
@@ -155,27 +156,27 @@ impl Slots {
         }
     }
 
-    /// Tokens for whose sake something is copied.
+    /// Smallest number of tokens for which something is copied.
     const fn least(&self) -> usize {
-        if self.division.rest { WORTH_A_COPY } else { WORTH_A_BLOCK }
+        if self.division.recurrent { WORTH_A_COPY } else { WORTH_A_BLOCK }
     }
 
-    /// As many of the tokens that could be had as are worth it: where blocks are all there is, of those of a block that has
-    /// to be copied enough.
+    /// Reduces a number of reusable tokens to those that are worth copying. Whole blocks are shared without a copy if the
+    /// model has no recurrent state.
     fn worth(&self, usable: usize) -> usize {
-        let behind = if self.division.rest { usable } else { usable % BLOCK };
+        let behind = if self.division.recurrent { usable } else { usable % BLOCK };
         if behind < self.least() { usable - behind } else { usable }
     }
 
-    /// The first tokens of another sequence.
-    fn share(&mut self, shared: &Shared<Vec<u32>>) -> Start {
-        let Shared { cached, written, ref blocks, number, held } = *shared;
-        if let Some(held) = held.and_then(|at| self.held.remove(at)) {
-            self.held.push_back(held);
+    /// Starts with the first tokens of another sequence.
+    fn share(&mut self, shared: &Prefix<Vec<u32>>) -> Start {
+        let Prefix { cached, written, ref blocks, number, at } = *shared;
+        if let Some(used) = at.and_then(|at| self.cached.remove(at)) {
+            self.cached.push_back(used);
         }
         let mut copies = Vec::new();
         let mut slot = Slot { number: self.number(), blocks: Vec::new() };
-        if let Some(number) = number.filter(|_| self.division.rest) {
+        if let Some(number) = number.filter(|_| self.division.recurrent) {
             copies.push([Part::Rest(number), Part::Rest(slot.number)]);
         }
         let whole = (cached / BLOCK).min(blocks.len());
@@ -184,28 +185,29 @@ impl Slots {
             slot.blocks.push(block);
         }
         if let Some(&from) = blocks.get(whole).filter(|_| !cached.is_multiple_of(BLOCK)) {
-            // It stays what it is until it has been copied.
+            // Protects the source until it has been copied.
             self.users[from as usize] += 1;
             if let Some(to) = self.allocate() {
                 self.release(from);
                 copies.push([Part::Block(from), Part::Block(to)]);
                 slot.blocks.push(to);
             } else {
-                // Nobody else has it any more.
+                // No other sequence refers to it any more.
                 slot.blocks.push(from);
             }
         }
         Start { slot, cached, written, copies }
     }
 
-    /// What was left at a place among the others.
-    fn go_on(&mut self, cached: usize, at: usize) -> Start {
-        let Some(Held { mut blocks, written, number, .. }) = self.held.remove(at) else {
+    /// Takes over the cached sequence at an index.
+    fn take_over(&mut self, cached: usize, at: usize) -> Start {
+        let Some(CachedSequence { mut blocks, written, number, .. }) = self.cached.remove(at)
+        else {
             unreachable!("found there");
         };
         let number = number.unwrap_or_else(|| self.number());
         let (next, mut copies) = (cached / BLOCK, Vec::new());
-        // From there on it is written to again.
+        // The blocks behind are written again.
         for block in blocks.split_off(blocks.len().min(next + 1)) {
             self.release(block);
         }
@@ -223,7 +225,7 @@ impl Slots {
         Start { slot: Slot { number, blocks }, cached, written, copies }
     }
 
-    /// Gives a sequence blocks for so many positions, of those that there can be.
+    /// Allocates blocks of a sequence for a number of positions, up to the size of a slot.
     pub(super) fn grow(&mut self, slot: &mut Slot, positions: usize) {
         while !self.covers(slot, positions) {
             let block = self.allocated();
@@ -231,47 +233,47 @@ impl Slots {
         }
     }
 
-    /// Whether it has blocks for so many positions, of those that there can be.
+    /// True if a slot has blocks for a number of positions, up to its size.
     pub(super) fn covers(&self, slot: &Slot, positions: usize) -> bool {
-        slot.blocks.len() >= positions.div_ceil(BLOCK).min(self.division.of_slot as usize)
+        slot.blocks.len() >= positions.div_ceil(BLOCK).min(self.division.blocks_per_slot as usize)
     }
 
-    /// A slot that nobody has: if need be that of what was left for longest.
+    /// Takes a free slot; evicts the oldest sequence if there is none.
     fn number(&mut self) -> u32 {
         loop {
             if let Some(number) = self.numbers.pop() {
                 return number;
             }
-            let Some(held) = self.held.pop_front() else {
+            let Some(one) = self.cached.pop_front() else {
                 unreachable!("no more sequences run than there are slots");
             };
-            self.drop_held(held);
+            self.evict(one);
         }
     }
 
     fn allocated(&mut self) -> u32 {
         self.allocate().unwrap_or_else(|| {
-            unreachable!("there are as many blocks as all slots can fill, and some are only held")
+            unreachable!("the blocks of all slots suffice, and cached ones can be evicted")
         })
     }
 
-    /// A block that nobody has: if need be the last one of what was left for longest, or all of it, where it is only good
-    /// as a whole.
+    /// Takes a free block. If there is none, evicts the last block of the oldest sequence, or the whole sequence if it has
+    /// recurrent state.
     fn allocate(&mut self) -> Option<u32> {
         loop {
             if let Some(block) = self.free.pop() {
                 self.users[block as usize] = 1;
                 return Some(block);
             }
-            let mut oldest = self.held.pop_front()?;
-            if self.division.rest {
-                self.drop_held(oldest);
+            let mut oldest = self.cached.pop_front()?;
+            if self.division.recurrent {
+                self.evict(oldest);
                 continue;
             }
             let last = oldest.blocks.pop();
             oldest.tokens.truncate(oldest.blocks.len() * BLOCK);
             if !oldest.tokens.is_empty() {
-                self.held.push_front(oldest);
+                self.cached.push_front(oldest);
             }
             if let Some(block) = last {
                 self.release(block);
@@ -287,52 +289,60 @@ impl Slots {
         }
     }
 
-    fn drop_held(&mut self, held: Held) {
-        self.numbers.extend(held.number);
-        held.blocks.into_iter().for_each(|block| self.release(block));
+    fn evict(&mut self, one: CachedSequence) {
+        self.numbers.extend(one.number);
+        one.blocks.into_iter().for_each(|block| self.release(block));
     }
 
-    /// Takes back the place of a sequence, and what it has left there: tokens, adapters, positions written.
+    /// Returns the slot of a finished sequence, and caches its tokens.
     pub(super) fn end(&mut self, slot: Slot, tokens: Vec<u32>, adapters: Scales, written: usize) {
         let Slot { number, mut blocks } = slot;
         let filled = tokens.len().div_ceil(BLOCK).min(blocks.len());
         for block in blocks.split_off(filled) {
             self.release(block);
         }
-        let rest = self.division.rest && !tokens.is_empty();
-        if !rest {
+        let recurrent = self.division.recurrent && !tokens.is_empty();
+        if !recurrent {
             self.numbers.push(number);
         }
         if !tokens.is_empty() {
-            let (number, kept, fork) = (rest.then_some(number), false, false);
-            self.held.push_back(Held { tokens, adapters, written, kept, blocks, number, fork });
+            let (number, dirty, fork) = (recurrent.then_some(number), true, false);
+            self.cached.push_back(CachedSequence {
+                tokens,
+                adapters,
+                written,
+                dirty,
+                blocks,
+                number,
+                fork,
+            });
         }
     }
 
-    /// Tokens of a prompt behind which it parts from what another sequence has, whole blocks of them. Where it is begun
-    /// behind fewer, and has something beside blocks, the next one that begins alike could not go on from there either.
-    pub(super) fn parts<'a>(
+    /// Length of the longest common prefix of a prompt with any other sequence, in whole blocks. Without a fork there, the
+    /// next prompt with this prefix could not reuse the recurrent state either.
+    pub(super) fn fork_position<'a>(
         &self,
         prompt: &[u32],
         adapters: Scales,
         running: impl Iterator<Item = Running<'a>>,
     ) -> usize {
-        let held = self.held.iter().map(|held| (&held.tokens[..], held.adapters));
-        let all = held.chain(running.map(|running| (running.tokens, running.adapters)));
-        let all = all.filter(|(_, theirs)| *theirs == adapters && self.division.rest);
-        let most = all.map(|(tokens, _)| shared(tokens, prompt)).max().unwrap_or(0);
+        let cached = self.cached.iter().map(|one| (&one.tokens[..], one.adapters));
+        let all = cached.chain(running.map(|running| (running.tokens, running.adapters)));
+        let all = all.filter(|(_, theirs)| *theirs == adapters && self.division.recurrent);
+        let most = all.map(|(tokens, _)| common_prefix(tokens, prompt)).max().unwrap_or(0);
         most.min(prompt.len().saturating_sub(1)) / BLOCK * BLOCK
     }
 
-    /// Holds what a sequence has by now for others that begin like it, if there is a slot for the rest that two
-    /// conversations in turn do not need: what has to be copied for that.
+    /// Caches the current state of a sequence for others with its prefix. Returns the copy of the recurrent state to make;
+    /// `None` if fewer than three slots could be used, which two alternating conversations need.
     pub(super) fn fork(
         &mut self,
         slot: &Slot,
         tokens: &[u32],
         adapters: Scales,
     ) -> Option<[Part; 2]> {
-        if self.numbers.is_empty() && self.held.len() < 3 {
+        if self.numbers.is_empty() && self.cached.len() < 3 {
             return None;
         }
         let number = self.number();
@@ -340,45 +350,53 @@ impl Slots {
         let blocks = slot.blocks[..filled].to_vec();
         blocks.iter().for_each(|block| self.users[*block as usize] += 1);
         let (tokens, written) = (tokens.to_vec(), tokens.len());
-        let (number, fork, kept) = (Some(number), true, false);
-        self.held.push_back(Held { tokens, adapters, written, kept, blocks, number, fork });
+        let (number, fork, dirty) = (Some(number), true, true);
+        self.cached.push_back(CachedSequence {
+            tokens,
+            adapters,
+            written,
+            dirty,
+            blocks,
+            number,
+            fork,
+        });
         number.map(|number| [Part::Rest(slot.number), Part::Rest(number)])
     }
 
-    /// Nothing of what was left can be relied on any more.
+    /// Drops all cached sequences.
     pub(super) fn forget(&mut self) {
-        for held in std::mem::take(&mut self.held) {
-            self.drop_held(held);
+        for one in std::mem::take(&mut self.cached) {
+            self.evict(one);
         }
     }
 }
 
-/// A beginning that another sequence has.
-struct Shared<B> {
+/// A reusable prefix of another sequence.
+struct Prefix<B> {
     cached: usize,
     written: usize,
     blocks: B,
     /// The slot that has the rest.
     number: Option<u32>,
-    /// Where it is among what is held, if it does not run.
-    held: Option<usize>,
+    /// Index among the cached sequences; `None` if it runs.
+    at: Option<usize>,
 }
 
-impl Shared<&Vec<u32>> {
-    fn owned(self) -> Shared<Vec<u32>> {
-        let Self { cached, written, blocks, number, held } = self;
-        Shared { cached, written, blocks: blocks.clone(), number, held }
+impl Prefix<&Vec<u32>> {
+    fn owned(self) -> Prefix<Vec<u32>> {
+        let Self { cached, written, blocks, number, at } = self;
+        Prefix { cached, written, blocks: blocks.clone(), number, at }
     }
 }
 
-/// The part that is a sequence's block of that number. Where a model has no blocks its parts are empty, and any will do.
+/// Part of a sequence's block. If a model has no blocks, all parts are empty.
 pub(super) fn part(blocks: &[u32], number: usize) -> Part {
     Part::Block(blocks.get(number).copied().unwrap_or(0))
 }
 
-/// Tokens that two sequences begin with alike. Asked of all that is held for each prompt, so whole blocks are compared at
-/// once.
-pub(super) fn shared(a: &[u32], b: &[u32]) -> usize {
+/// Length of the common prefix of two sequences. Compares whole blocks first, because each prompt is compared with all
+/// cached sequences.
+pub(super) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK));
     let whole = blocks.take_while(|(a, b)| a == b).count() * BLOCK;
     whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
@@ -392,9 +410,10 @@ mod tests {
 
     use super::*;
 
-    const OF_SLOT: u32 = 4;
+    const BLOCKS_PER_SLOT: u32 = 4;
 
-    /// What a device has, block after block and of each slot's rest, and who runs.
+    /// Simulated cache contents: the tokens of each block and of each recurrent part, and the running
+    /// sequences.
     struct Device {
         slots: Slots,
         memory: HashMap<u32, Vec<u32>>,
@@ -402,7 +421,7 @@ mod tests {
         running: Vec<(Slot, Vec<u32>)>,
     }
 
-    /// Who can be gone on from.
+    /// Prefixes of running sequences.
     fn running(all: &[(Slot, Vec<u32>)]) -> impl Iterator<Item = Running<'_>> {
         all.iter().map(|(slot, tokens)| Running {
             slot,
@@ -414,7 +433,8 @@ mod tests {
 
     impl Device {
         fn new(slots: u32, rest: bool) -> Self {
-            let slots = Slots::new(Division { slots, of_slot: OF_SLOT, rest });
+            let slots =
+                Slots::new(Division { slots, blocks_per_slot: BLOCKS_PER_SLOT, recurrent: rest });
             let (memory, rests) = (HashMap::new(), HashMap::new());
             Self { slots, memory, rests, running: Vec::new() }
         }
@@ -433,14 +453,15 @@ mod tests {
             }
         }
 
-        /// Evaluates a prompt; how many of its tokens were there. What a slot has beside blocks is of its end alone.
+        /// Evaluates a prompt and returns the number of cached tokens. A recurrent part is valid only at its
+        /// end.
         fn begin(&mut self, prompt: &[u32]) -> usize {
-            let rest = self.slots.division.rest;
-            let usable = |held: &[u32], _| match shared(held, prompt).min(prompt.len() - 1) {
+            let rest = self.slots.division.recurrent;
+            let usable = |held: &[u32], _| match common_prefix(held, prompt).min(prompt.len() - 1) {
                 part if rest && part < held.len() => 0,
                 all => all,
             };
-            let start = self.slots.begin(Scales::NONE, running(&self.running), usable);
+            let start = self.slots.start(Scales::NONE, running(&self.running), usable);
             let Start { mut slot, cached, copies, .. } = start;
             copies.into_iter().for_each(|copy| self.copy(copy));
             self.slots.grow(&mut slot, prompt.len());
@@ -451,7 +472,7 @@ mod tests {
                 assert_eq!(self.rests[&slot.number], prompt[..cached], "the rest is of there");
             }
             self.rests.insert(slot.number, prompt[..cached].to_vec());
-            let fork = self.slots.parts(prompt, Scales::NONE, running(&self.running));
+            let fork = self.slots.fork_position(prompt, Scales::NONE, running(&self.running));
             self.running.push((slot, prompt[..cached].to_vec()));
             for (at, &token) in prompt.iter().enumerate().skip(cached) {
                 let (slot, tokens) = self.running.last().unwrap();
@@ -468,7 +489,7 @@ mod tests {
             self.memory[&slot.blocks[position / BLOCK]][position % BLOCK]
         }
 
-        /// Evaluates one token more of who runs, in a block that nobody else has.
+        /// Evaluates one more token of a running sequence, in a block that no other sequence refers to.
         fn step(&mut self, who: usize, token: u32) {
             let (slot, tokens) = &mut self.running[who];
             self.slots.grow(slot, tokens.len() + 1);
@@ -486,10 +507,10 @@ mod tests {
             self.slots.end(slot, tokens, Scales::NONE, written);
         }
 
-        /// Each block is counted as often as somebody has it, each slot is one's, and what is held is there.
+        /// Checks reference counts, unique slots, and the contents of cached sequences.
         fn check(&self) {
             let mut users = vec![0; self.slots.users.len()];
-            let held = self.slots.held.iter();
+            let held = self.slots.cached.iter();
             let running = self.running.iter().map(|(slot, _)| &slot.blocks);
             for blocks in running.chain(held.clone().map(|held| &held.blocks)) {
                 blocks.iter().for_each(|block| users[*block as usize] += 1);
@@ -513,12 +534,12 @@ mod tests {
         }
     }
 
-    /// Any, and often whole blocks.
+    /// Any length, often whole blocks.
     fn lengths() -> impl Strategy<Value = usize> {
         prop_oneof![1_usize..512, (1_usize..4).prop_map(|blocks| blocks * BLOCK)]
     }
 
-    /// Tokens of a tree of conversations: `path` says which way each of its blocks goes.
+    /// Tokens of a conversation in a tree: `path` selects the branch of each block.
     fn tokens(path: &[u32], len: usize) -> Vec<u32> {
         let way = |i: usize| path[..=i / BLOCK].iter().fold(0, |sum, way| sum * 3 + way + 1);
         (0..len).map(|i| way(i) * 1000 + i as u32 % 7).collect()
@@ -526,7 +547,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_are_shared_and_nobody_writes_to_anothers(
+        fn blocks_are_shared_and_written_only_by_their_owner(
             slots in 1_u32..5,
             rest: bool,
             steps in proptest::collection::vec(
@@ -555,8 +576,8 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_lies_there_once() {
-        // Three blocks of 33 conversations; what they have beside is a block of each.
+    fn a_prefix_is_stored_once() {
+        // Three blocks for each of 33 conversations; the recurrent part of each has one block.
         let mut device = Device::new(9, false);
         let said = |i: u32| [tokens(&[0; 3], 3 * BLOCK), vec![i; 40]].concat();
         assert_eq!(device.begin(&said(0)), 0);
@@ -566,7 +587,7 @@ mod tests {
             device.end(0);
         }
         assert_eq!(device.slots.users.iter().filter(|users| **users > 0).count(), 3 + 33);
-        // Each of them goes on where it was.
+        // Each conversation continues at its end.
         for i in 0..33 {
             assert_eq!(device.begin(&[said(i), vec![9]].concat()), 3 * BLOCK + 40);
             device.end(0);
@@ -575,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_for_longest_makes_room_from_its_end() {
+    fn the_oldest_sequence_is_evicted_from_its_end() {
         let mut device = Device::new(2, false);
         let said = [[1; 4], [2; 4], [3; 4]].map(|path| tokens(&path, 3 * BLOCK + 1));
         for said in &said[..2] {
@@ -591,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_is_gone_on_from_too() {
+    fn prefixes_of_running_sequences_are_shared() {
         for rest in [true, false] {
             let mut device = Device::new(2, rest);
             let said = tokens(&[1; 4], 300);
@@ -602,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_another_has_too_is_copied_before_its_last_position_is_evaluated_again() {
+    fn a_shared_block_is_copied_before_its_last_position_is_evaluated_again() {
         let mut device = Device::new(3, false);
         let said = tokens(&[1; 4], 2 * BLOCK);
         device.begin(&said);
@@ -613,10 +634,10 @@ mod tests {
     }
 
     #[test]
-    fn where_sequences_part_is_held_for_the_next_one() {
+    fn forks_are_cached_for_the_next_sequence() {
         let mut device = Device::new(3, true);
         let said = |i: u32| [tokens(&[1; 4], 300), vec![7 + i; 20]].concat();
-        // Only the second shows where they part.
+        // The second prompt shows the fork.
         for (i, cached) in [0, 0, 2 * BLOCK, 2 * BLOCK].into_iter().enumerate() {
             assert_eq!(device.begin(&said(i as u32)), cached, "{i}");
             device.end(0);
@@ -626,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn few_tokens_are_not_worth_a_copy() {
+    fn few_tokens_are_evaluated_instead_of_copied() {
         let mut device = Device::new(2, false);
         let said = tokens(&[1; 4], 300);
         device.begin(&said);
@@ -635,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_adapters_have_left_is_not_gone_on_with() {
+    fn sequences_with_other_adapters_are_not_reused() {
         let mut device = Device::new(2, false);
         let said = tokens(&[1; 4], 300);
         device.begin(&said);

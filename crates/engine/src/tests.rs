@@ -1,4 +1,4 @@
-//! The engine as a device sees it: what is submitted before what is waited for.
+//! Engine tests from the device's point of view: the order of submissions and waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +6,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::core::Row;
-use super::tuning::Tuning;
+use super::runner::{Chunk, Row};
 use super::{
-    Dry, DynamicTemperature, Event, FinishReason, GenerateError, Grammar, Handle, Light, LoadError,
-    LoadEvent, LoadSpec, Request, Scales, Settings, Shaping, State, TokenLogprobs,
+    Dry, DynamicTemperature, Event, FinishReason, GenerateError, Grammar, Handle, LoadError,
+    LoadEvent, LoadSpec, LogitsProcessors, Request, Scales, Settings, State, TokenLogprobs,
 };
 use device::tune::Choices;
 use device::{
@@ -22,17 +21,17 @@ use plan::{BufferId, Outputs, Plan};
 
 const CHUNK: usize = 16;
 const CONTEXT: usize = 256;
-/// The model's.
+/// Vocabulary of the model.
 const VOCABULARY: usize = 1024;
 
-/// What the engine asked of a device.
+/// Call of the engine to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Submit(Kind),
     Wait(Kind),
-    /// Tokens were read, with so many submissions not yet waited for.
+    /// Read of tokens, with the number of steps in flight.
     Tokens(Kind, usize),
-    /// A mask was written for the next step.
+    /// Write of a grammar mask for the next step.
     Mask(Kind),
 }
 
@@ -51,23 +50,23 @@ struct Log {
     /// Plans in the order of their submission.
     submitted: Vec<Prepared>,
     under_way: Vec<Ticket>,
-    /// The wait that fails, counted from now; 0 for none.
+    /// Number of the wait that fails, counted from now; 0 for none.
     fail: usize,
-    /// Whether a new instance would help then.
+    /// True if the device cannot be reopened after the failure.
     for_good: bool,
-    /// What every logit reads as, where it is not what it is.
+    /// Value of every logit that is read, if set.
     logits: Option<f32>,
-    /// Times that they were read.
+    /// Number of reads of logits.
     reads: usize,
 }
 
-/// An instance that notes what is asked of it.
+/// An instance that logs calls.
 struct Spy {
     inner: Option<Box<dyn Instance>>,
     log: Arc<Mutex<Log>>,
-    /// Plans that decode; they are prepared first.
+    /// Number of decode plans, which are prepared first.
     decoders: u32,
-    /// Those of one part of a step behind them, each before the one of the other.
+    /// Number of plans of split decode steps, which follow in pairs.
     parts: u32,
 }
 
@@ -203,28 +202,15 @@ impl Instance for Spy {
 fn spec(slots: usize) -> LoadSpec {
     LoadSpec {
         model: "synthetic:tiny-llama:q8_0".into(),
-        name: None,
         backend: "cpu".into(),
         slots,
         context: CONTEXT,
         prefill_chunk: CHUNK,
-        stall: Duration::ZERO,
-        draft: 0,
-        draft_model: None,
-        adapters: Vec::new(),
-        kv_type: "f16".into(),
-        precision: plan::Precision::Single,
-        threads: 1,
-        cpu_isa: "auto".into(),
-        tuning: Tuning::default(),
-        light: Light::default(),
-        memory_reserve: 0,
-        prefixes: None,
-        models_dir: std::path::PathBuf::new(),
+        ..LoadSpec::default()
     }
 }
 
-/// An engine with a small model on the CPU, and what its device is asked.
+/// An engine with a small model on the CPU, and the log of its device.
 struct Watched {
     handle: Handle,
     log: Arc<Mutex<Log>>,
@@ -255,22 +241,22 @@ impl Watched {
         }
     }
 
-    /// Notes what the instance is asked that there is now.
+    /// Starts logging the calls of the current instance.
     fn watch(&self) {
         *self.log.lock() = Log::default();
         let log = Arc::clone(&self.log);
         // Batches of 1, 2, 4 and so on, and of all slots.
         let decoders = self.spec.slots.next_power_of_two().ilog2() + 1;
-        let watched = self.handle.exclusive("watch", move |core| {
+        let watched = self.handle.exclusive("watch", move |runner| {
             let parts = if decoders > 1 { 4 } else { 2 };
             let spy = |inner| Box::new(Spy { inner, log: Arc::clone(&log), decoders, parts });
-            let real = std::mem::replace(core.instance(), spy(None));
-            *core.instance() = spy(Some(real));
+            let real = std::mem::replace(runner.instance(), spy(None));
+            *runner.instance() = spy(Some(real));
         });
         watched.blocking_recv().unwrap().unwrap();
     }
 
-    /// What is told of the device.
+    /// Health of the device.
     fn health(&self) -> (u64, Option<String>) {
         let devices = self.handle.snapshot().devices;
         devices
@@ -284,7 +270,7 @@ impl Watched {
         self.handle.generate(request).unwrap()
     }
 
-    /// All at once: the engine sees the first when it has them all.
+    /// Submits all requests before the engine sees the first one.
     fn begin_together(&self, requests: &[Request]) -> Vec<UnboundedReceiver<Event>> {
         let (go, wait) = std::sync::mpsc::channel();
         let held = self.handle.exclusive("hold", move |_| wait.recv());
@@ -298,7 +284,7 @@ impl Watched {
         collect(self.begin(request)).unwrap()
     }
 
-    /// Waits until nothing runs any more, and takes what was asked of the device.
+    /// Waits until the engine is idle, and takes the log.
     fn calls(&self) -> Vec<Call> {
         self.handle.exclusive("look", |_| ()).blocking_recv().unwrap().unwrap();
         let mut log = self.log.lock();
@@ -317,7 +303,7 @@ impl Drop for Watched {
 struct Answer {
     ids: Vec<u32>,
     text: String,
-    /// Where asked for. The first of a prompt is no number, which equals nothing.
+    /// Present on request. The first entry of a prompt is NaN, which equals nothing.
     prompt: Vec<TokenLogprobs>,
     reason: FinishReason,
 }
@@ -356,7 +342,7 @@ fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
         sampling: Sampling::GREEDY,
         stop: vec![],
         ignore_end: true,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: Vec::new(),
         logprobs: None,
@@ -366,12 +352,12 @@ fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
     }
 }
 
-/// The same request, but so that the host looks at logits after every step.
+/// The same request, but the host reads logits after every step.
 fn not_ahead(request: &Request) -> Request {
     Request { logprobs: Some(0), ..request.clone() }
 }
 
-/// A request whose answer ends with an end token, after some others.
+/// A request whose answer ends with an end-of-sequence token.
 fn ends_by_itself(engine: &Watched) -> Request {
     (0..40)
         .map(|seed| Request {
@@ -406,7 +392,7 @@ fn all_chunks_of_a_prompt_are_submitted_before_the_first_wait() {
     let sampled = Call::Tokens(Kind::Chunk, 0);
     assert_eq!(engine.calls(), [submit, submit, submit, submit, wait, wait, wait, wait, sampled]);
 
-    // Of a longer one as many as the device takes, and another for each that is done.
+    // A longer prompt fills the queue, and one chunk follows each finished one.
     let chunks = CONTEXT / CHUNK - 1;
     engine.ask(request(prompt(1, chunks * CHUNK), 1));
     let mut expected = vec![submit; MAX_SUBMISSIONS];
@@ -424,7 +410,7 @@ fn all_chunks_of_a_prompt_are_submitted_before_the_first_wait() {
 }
 
 #[test]
-fn a_lone_decode_runs_a_step_ahead_and_ends_in_time() {
+fn a_single_sequence_runs_ahead_and_stops_at_its_limit() {
     let engine = Watched::new(2);
     let asked = request(prompt(2, 5), 12);
     let ahead = engine.ask(asked.clone());
@@ -440,7 +426,7 @@ fn a_lone_decode_runs_a_step_ahead_and_ends_in_time() {
     assert_eq!(engine.ask(stop), ahead);
     assert_eq!(count(&engine.calls(), Call::Tokens(Kind::Decode, 0)), 11);
 
-    // To the very end of the context.
+    // Up to the end of the context.
     let len = CONTEXT - 5;
     let full = request(prompt(2, 5), len as u32);
     let ahead = engine.ask(full.clone());
@@ -450,25 +436,25 @@ fn a_lone_decode_runs_a_step_ahead_and_ends_in_time() {
 }
 
 #[test]
-fn a_step_too_far_leaves_no_trace() {
+fn a_dropped_run_ahead_step_has_no_effect() {
     let engine = Watched::new(1);
     let ending = ends_by_itself(&engine);
     let other = request(prompt(9, 40), 30);
     let [known, expected] = [&ending, &other].map(|r| engine.ask(not_ahead(r)));
     engine.calls();
-    // The next request waits already, for the only slot.
+    // The next request waits for the only slot.
     let mut running = engine.begin_together(&[ending, other]).into_iter();
     let [ending, other] = [(); 2].map(|()| running.next().unwrap());
     let ended = collect(ending).unwrap();
     assert_eq!(ended, known);
     assert_eq!(collect(other).unwrap(), expected);
-    // A step for each token, the end token among them, but for those of the prompts; and one too far.
+    // One step per token and end token, except for those of the prompts, and one step of run-ahead.
     let needed = ended.ids.len() + 1 + 30 - 2;
     assert_eq!(count(&engine.calls(), Call::Submit(Kind::Decode)), needed + 1);
 }
 
 #[test]
-fn who_ends_among_others_changes_nothing_for_them() {
+fn a_finished_sequence_does_not_change_the_others() {
     let engine = Watched::new(4);
     let ending = ends_by_itself(&engine);
     let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
@@ -491,7 +477,7 @@ fn who_ends_among_others_changes_nothing_for_them() {
 }
 
 #[test]
-fn decodes_take_turns_with_the_chunks_of_a_prompt() {
+fn decode_steps_alternate_with_chunks() {
     let engine = Watched::new(2);
     let [long, late] = [request(prompt(1, 3), 120), request(prompt(2, 10 * CHUNK), 4)];
     let expected = [&long, &late].map(|r| engine.ask(not_ahead(r)));
@@ -518,11 +504,11 @@ fn decodes_take_turns_with_the_chunks_of_a_prompt() {
 }
 
 #[test]
-fn who_goes_away_leaves_the_slot_as_if_never_there() {
+fn a_cancelled_request_leaves_its_slot_clean() {
     let engine = Watched::new(1);
     let other = request(prompt(9, 40), 30);
     let expected = engine.ask(not_ahead(&other));
-    // In the middle of decoding, and with chunks of the prompt under way.
+    // While one request decodes and chunks of another are in flight.
     for (gone, tokens) in [(request(prompt(1, 5), 200), 3), (request(prompt(1, 200), 50), 0)] {
         let mut events = engine.begin(gone);
         for _ in 0..tokens {
@@ -534,32 +520,42 @@ fn who_goes_away_leaves_the_slot_as_if_never_there() {
     }
 }
 
-fn penalised() -> Shaping {
+fn penalised() -> LogitsProcessors {
     let dry = Dry { multiplier: 1.0, base: 1.5, allowed: 1, breakers: vec![7] };
-    Shaping { repetition: 1.2, frequency: 0.3, presence: 0.1, dry: Some(dry), ..Shaping::NONE }
+    LogitsProcessors {
+        repetition: 1.2,
+        frequency: 0.3,
+        presence: 0.1,
+        dry: Some(dry),
+        ..LogitsProcessors::NONE
+    }
 }
 
-/// Biases, penalties, grammars and min-p are the device's: no logits are read, and where no token depends on the one before
-/// it steps run ahead. The answers are those of the host, which chooses where a temperature is dynamic, if only in name.
+/// The device applies biases, penalties, grammars and min-p: the host reads no logits, and steps run ahead
+/// unless a token depends on the one before it. A dynamic temperature forces the host to sample the same
+/// answers.
 #[test]
-fn what_is_done_to_logits_is_done_by_the_device() {
+fn the_device_applies_logit_edits() {
     let engine = Watched::new(4);
-    let constraint = engine.handle.exclusive("compile", |core| {
+    let constraint = engine.handle.exclusive("compile", |runner| {
         let grammar = Grammar::Regex("[a-z]{3,9}( [a-z0-9]{2,5})*".into());
-        core.text().grammars.compile(&grammar).unwrap()
+        runner.text().grammars.compile(&grammar).unwrap()
     });
     let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
     let temperature = 1.3;
     let drawn = Sampling { temperature, seed: 11, ..Sampling::GREEDY };
     let cut = Sampling { min_p: plan::sample::min_p(0.2), top_p: 0.95, ..drawn };
-    let shaping = Shaping { bias: vec![(40, 6.0), (41, -100.0), (90_000, 1.0)], ..Shaping::NONE };
+    let processors = LogitsProcessors {
+        bias: vec![(40, 6.0), (41, -100.0), (90_000, 1.0)],
+        ..LogitsProcessors::NONE
+    };
     let length = 24;
     let kinds = [
         Request { sampling: cut, ..request(prompt(1, 40), length) },
-        Request { shaping: shaping.clone(), sampling: cut, ..request(prompt(2, 5), length) },
-        Request { shaping: penalised(), sampling: drawn, ..request(prompt(3, 50), length) },
+        Request { processors: processors.clone(), sampling: cut, ..request(prompt(2, 5), length) },
+        Request { processors: penalised(), sampling: drawn, ..request(prompt(3, 50), length) },
         Request {
-            shaping: Shaping { repetition: 1.1, ..shaping },
+            processors: LogitsProcessors { repetition: 1.1, ..processors },
             constraint,
             sampling: cut,
             ..request(prompt(4, 9), length)
@@ -577,18 +573,22 @@ fn what_is_done_to_logits_is_done_by_the_device() {
         let ahead = count(&calls, Call::Tokens(Kind::Decode, 1));
         assert_eq!(ahead > 10, at < 2, "kind {at}: {ahead} steps ahead");
         let dynamic = DynamicTemperature { least: temperature, most: temperature, exponent: 1.0 };
-        let shaping = Shaping { dynamic: Some(dynamic), ..kind.shaping.clone() };
-        let host = engine.ask(Request { shaping, ..kind.clone() });
+        let processors = LogitsProcessors { dynamic: Some(dynamic), ..kind.processors.clone() };
+        let host = engine.ask(Request { processors, ..kind.clone() });
         assert_eq!(answer, host, "kind {at}");
         assert!(reads() >= length as usize, "kind {at}");
-        // With log-probabilities the host reads what the device has chosen from.
+        // With log-probabilities the host reads the original logits.
         assert_eq!(engine.ask(not_ahead(kind)), answer, "kind {at}");
-        let plain =
-            Request { shaping: Shaping::NONE, constraint: None, sampling: drawn, ..kind.clone() };
+        let plain = Request {
+            processors: LogitsProcessors::NONE,
+            constraint: None,
+            sampling: drawn,
+            ..kind.clone()
+        };
         assert_ne!(engine.ask(plain), answer, "kind {at}");
         alone.push(answer);
     }
-    // Beside one another, and with who asks for nothing in the places of who has gone.
+    // Together, and with plain requests in slots of finished ones.
     for _ in 0..2 {
         let plain = (0..4).map(|seed| request(prompt(seed, 12), 9));
         let plain: Vec<_> = plain.collect();
@@ -599,14 +599,14 @@ fn what_is_done_to_logits_is_done_by_the_device() {
     }
 }
 
-/// What may come next is found while the device evaluates the newest token, and is there before the logits that it is for.
+/// The mask is computed while the device evaluates the newest token, and written before its logits.
 #[test]
-fn a_mask_is_found_beside_the_step() {
+fn masks_are_computed_during_the_step() {
     for slots in [1, 3] {
         let engine = Watched::new(slots);
-        let constraint = engine.handle.exclusive("compile", |core| {
-            assert_eq!(core.vocabulary(), VOCABULARY);
-            core.text().grammars.compile(&Grammar::Regex("[a-z]{90}".into())).unwrap()
+        let constraint = engine.handle.exclusive("compile", |runner| {
+            assert_eq!(runner.vocabulary(), VOCABULARY);
+            runner.text().grammars.compile(&Grammar::Regex("[a-z]{90}".into())).unwrap()
         });
         let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
         engine.calls();
@@ -629,30 +629,38 @@ fn a_mask_is_found_beside_the_step() {
     }
 }
 
-/// Where the model's own layer rests, prompts and steps are evaluated by plans without it.
+/// Prompts and decode steps use plans without the nextn layer while it is paused.
 #[test]
-fn a_layer_that_rests_is_in_no_plan() {
+fn a_paused_nextn_layer_is_in_no_plan() {
     let model = "synthetic:tiny-qwen35:q8_0".to_owned();
     let engine = Watched::of(LoadSpec { model, draft: 7, ..spec(2) });
     engine.log.lock().submitted.clear();
     let (sampling, adapters) = (Sampling::GREEDY, Scales::NONE);
     let row = Row { slot: 0, token: 1, position: 0, sampling, adapters };
-    let done = engine.handle.exclusive("evaluate", move |core| -> Result<(), Error> {
-        let behind = |position| Row { position, ..row };
+    let done = engine.handle.exclusive("evaluate", move |runner| -> Result<(), Error> {
+        let at = |position| Row { position, ..row };
         let mut tokens = Vec::new();
-        for drafts in [true, false, true] {
+        for feeds_nextn in [true, false, true] {
             for (position, outputs) in [(0, Outputs::None), (5, Outputs::Last), (10, Outputs::All)]
             {
                 let chunk = [1, 2, 3, 4, 5];
-                core.submit_chunk(behind(position), &chunk, None, outputs, &[], drafts)?;
-                core.finish(&mut tokens)?;
+                let chunk = Chunk {
+                    start: at(position),
+                    tokens: &chunk,
+                    next: None,
+                    outputs,
+                    edits: &[],
+                    feeds_nextn,
+                };
+                runner.steps().submit_chunk(&chunk)?;
+                runner.finish(&mut tokens)?;
             }
-            core.submit_decode(&[behind(15)], &[], drafts)?;
-            core.finish(&mut tokens)?;
-            core.submit_deferring(&[behind(16)])?;
-            core.submit_deferred(&[behind(16)], &[], drafts)?;
-            core.finish(&mut tokens)?;
-            core.finish(&mut tokens)?;
+            runner.steps().submit_decode(&[at(15)], &[], feeds_nextn)?;
+            runner.finish(&mut tokens)?;
+            runner.steps().submit_until_logits(&[at(16)])?;
+            runner.steps().submit_logits(&[at(16)], &[], feeds_nextn)?;
+            runner.finish(&mut tokens)?;
+            runner.finish(&mut tokens)?;
         }
         Ok(())
     });
@@ -661,27 +669,27 @@ fn a_layer_that_rests_is_in_no_plan() {
     let [seen, rested, again] = [0, 6, 12].map(|at| &submitted[at..at + 6]);
     assert_eq!(seen, again);
     let same: Vec<bool> = seen.iter().zip(rested).map(|(one, other)| one == other).collect();
-    // Where drafts are judged, and as far as the layer has no part in it.
+    // Verification and the first half of split steps have only one plan.
     assert_eq!(same, [false, false, true, false, true, false], "{seen:?}, {rested:?}");
 }
 
 #[test]
-fn a_grammar_without_a_token_is_told_apart_from_logits_that_are_not_finite() {
+fn a_grammar_without_a_token_differs_from_logits_that_are_not_finite() {
     let engine = Watched::new(1);
-    let constraint = engine.handle.exclusive("compile", |core| {
-        core.text().grammars.compile(&Grammar::Regex("[ab]{9}".into())).unwrap()
+    let constraint = engine.handle.exclusive("compile", |runner| {
+        runner.text().grammars.compile(&Grammar::Regex("[ab]{9}".into())).unwrap()
     });
     let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
     engine.ask(request(prompt(1, 4), 2));
-    // Of all that may come next nothing can be given.
+    // Every token that the grammar allows is banned.
     let bias = (0..1024).map(|id| (id, f32::NEG_INFINITY)).collect();
-    let shaping = Shaping { bias, ..Shaping::NONE };
-    let asked = Request { shaping, constraint, ..request(prompt(1, 4), 4) };
+    let processors = LogitsProcessors { bias, ..LogitsProcessors::NONE };
+    let asked = Request { processors, constraint, ..request(prompt(1, 4), 4) };
     let error = collect(engine.begin(asked)).unwrap_err();
     assert!(matches!(error, GenerateError::Constraint(_)), "{error}");
 }
 
-/// Whatever a request looks at, and wherever it stands.
+/// For every kind of request, at every position.
 fn all_kinds() -> [Request; 6] {
     let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
     [
@@ -689,7 +697,7 @@ fn all_kinds() -> [Request; 6] {
         request(prompt(1, 5), 40),
         request(prompt(2, 4 * CHUNK), 30),
         Request { sampling: seeded, ..request(prompt(5, 7), 50) },
-        Request { shaping: penalised(), ..request(prompt(8, 30), 30) },
+        Request { processors: penalised(), ..request(prompt(8, 30), 30) },
         Request {
             stop: vec!["no such text".into()],
             sampling: seeded,
@@ -699,13 +707,13 @@ fn all_kinds() -> [Request; 6] {
 }
 
 #[test]
-fn a_lost_instance_is_opened_again_and_no_request_notices() {
+fn a_lost_instance_is_reopened_without_affecting_requests() {
     let requests = all_kinds();
     let expected: Vec<Answer> = {
         let engine = Watched::new(4);
         requests.iter().map(|request| engine.ask(request.clone())).collect()
     };
-    // In prompts, between them, and far into the answers; one request waits for a slot.
+    // During prompts, between them and during answers; one request waits for a slot.
     for fail in [1, 2, 3, 5, 9, 20, 33] {
         let engine = Watched::new(4);
         engine.log.lock().fail = fail;
@@ -720,7 +728,7 @@ fn a_lost_instance_is_opened_again_and_no_request_notices() {
 }
 
 #[test]
-fn a_device_that_is_lost_twice_is_not_used_any_more() {
+fn a_device_that_is_lost_twice_is_disabled() {
     let engine = Watched::new(2);
     let one = request(prompt(1, 5), 40);
     engine.log.lock().fail = 3;
@@ -728,12 +736,12 @@ fn a_device_that_is_lost_twice_is_not_used_any_more() {
     engine.watch();
     assert_eq!(engine.ask(one.clone()), expected);
     engine.log.lock().fail = 3;
-    // The third has no slot yet.
+    // The third request has no slot yet.
     let two = request(prompt(2, 4 * CHUNK), 40);
     for events in engine.begin_together(&[one.clone(), two, one.clone()]) {
         let told = collect(events).unwrap_err().to_string();
         let known =
-            ["asked to fail", "cannot be loaded again: backend cpu cannot be used", "2 times"];
+            ["asked to fail", "reloading the model failed: backend cpu cannot be used", "2 times"];
         assert!(known.iter().all(|word| told.contains(word)), "{told}");
     }
     let (losses, disabled) = engine.health();
@@ -748,7 +756,7 @@ fn a_device_that_is_lost_twice_is_not_used_any_more() {
 }
 
 #[test]
-fn what_is_lost_for_good_is_not_opened_again() {
+fn a_permanently_lost_device_is_not_reopened() {
     let engine = Watched::new(1);
     *engine.log.lock() = Log { fail: 2, for_good: true, ..Log::default() };
     let told = collect(engine.begin(request(prompt(1, 5), 40))).unwrap_err().to_string();
@@ -757,7 +765,7 @@ fn what_is_lost_for_good_is_not_opened_again() {
 }
 
 #[test]
-fn a_model_whose_first_logits_are_all_equal_is_not_served() {
+fn a_model_with_equal_first_logits_is_not_served() {
     let engine = Watched::new(1);
     engine.log.lock().logits = Some(0.5);
     let told = collect(engine.begin(request(prompt(1, 5), 40))).unwrap_err().to_string();
@@ -765,7 +773,7 @@ fn a_model_whose_first_logits_are_all_equal_is_not_served() {
     assert_eq!(engine.health(), (0, None), "other models may do");
     let refused = engine.load().unwrap_err().to_string();
     assert!(refused.contains("first step"), "{refused}");
-    // Later ones may be whatever they are.
+    // Later logits may have any value.
     let engine = Watched::new(1);
     let expected = engine.ask(request(prompt(1, 5), 40));
     engine.log.lock().logits = Some(0.5);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::body::JsonBody;
 use super::error::Error;
 use super::{App, generation, params, prompt};
-use engine::{Event, GenerateError, Request, Scales, Served, Shaping};
+use engine::{Event, GenerateError, LogitsProcessors, Request, Scales, Served};
 use errors::invalid::excerpt;
 
 /// Maximum number of texts in a request, the same as OpenAI's.
@@ -131,7 +131,7 @@ fn request(prompt: Vec<u32>, adapters: Scales) -> Request {
         prompt,
         max_tokens: 0,
         sampling: Sampling::GREEDY,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: Vec::new(),
         stop: Vec::new(),

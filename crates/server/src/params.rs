@@ -9,8 +9,8 @@ use super::error::Error;
 use super::residents::adapter_ids;
 use super::{App, unique};
 use engine::{
-    Admission, Dry, DynamicTemperature, GenerateError, Loading, Mirostat, ModelInfo, Request,
-    Scales, Shaping, State, Xtc,
+    Admission, Dry, DynamicTemperature, GenerateError, Loading, LogitsProcessors, Mirostat,
+    ModelInfo, Request, Scales, State, Xtc,
 };
 use errors::invalid::excerpt;
 use plan::sample::{self, Sampling};
@@ -212,7 +212,7 @@ pub(super) fn logits_processors(
     asked: &api::LogitsOptions,
     temperature: f32,
     tokenizer: &Tokenizer,
-) -> Result<Shaping, Error> {
+) -> Result<LogitsProcessors, Error> {
     let penalty = |name, value: Option<f32>| range(name, value.unwrap_or(0.0), -2.0, 2.0);
     let mirostat = match asked.mirostat {
         None | Some(0) => None,
@@ -236,7 +236,7 @@ pub(super) fn logits_processors(
             Error::value("repeat_last_n", message)
         })?),
     };
-    Ok(Shaping {
+    Ok(LogitsProcessors {
         bias: bias(asked, tokenizer)?,
         repetition: range(
             "repetition_penalty",

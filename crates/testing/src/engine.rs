@@ -1,9 +1,8 @@
 //! An engine with a model, driven through its handle.
 
-use engine::tuning::Tuning;
 use engine::{
-    Event, FinishReason, Finished, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec,
-    ModelInfo, Request, Scales, Settings, Shaping, TokenLogprobs,
+    Event, FinishReason, Finished, GenerateError, Handle, LoadError, LoadEvent, LoadSpec,
+    LogitsProcessors, ModelInfo, Request, Scales, Settings, TokenLogprobs,
 };
 use plan::sample::Sampling;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -12,24 +11,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
     LoadSpec {
         model: model.into(),
-        name: None,
         backend: backend.into(),
-        slots: 1,
         context: 256,
         prefill_chunk: 8,
-        stall: std::time::Duration::ZERO,
-        draft: 0,
-        draft_model: None,
-        adapters: Vec::new(),
-        kv_type: "f16".into(),
-        precision: plan::Precision::Single,
-        threads: 1,
-        cpu_isa: "auto".into(),
-        tuning: Tuning::default(),
-        light: Light::default(),
-        memory_reserve: 0,
-        prefixes: None,
-        models_dir: std::path::PathBuf::new(),
+        ..LoadSpec::default()
     }
 }
 
@@ -78,7 +63,7 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Reques
         sampling: Sampling::GREEDY,
         stop: vec![],
         ignore_end: true,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: Vec::new(),
         logprobs: None,

@@ -1,7 +1,6 @@
-//! What `orinctl first-contact` has found out about this machine, as far as it decides how its GPU is used.
+//! Results of `orinctl first-contact` on this machine that affect the mode of its GPU.
 //!
-//! The answers lie in the state directory, where their owner has put them. Answers of another machine, or of
-//! another release of its drivers, are not used.
+//! The results are in the state directory. Results of another machine or another driver release are ignored.
 
 use std::path::Path;
 
@@ -9,8 +8,8 @@ use device::first_light::{Maps, Mode, WakeBy};
 use errors::one_line;
 use tegra_profile::{FILE_NAME, Machine, Profile, Proven};
 
-/// What is wanted, as far as the answers allow it and with what they have proven; and which were used, or
-/// why none.
+/// Limits the wanted mode to what the results allow and have proven. Also returns which results were used, or
+/// why none were.
 pub(super) fn within(dir: &Path, wanted: Mode, here: &Machine) -> (Mode, Option<String>) {
     let profile = match Profile::read_if_there(&dir.join(FILE_NAME)) {
         Ok(None) => return (wanted, None),
@@ -45,7 +44,7 @@ mod tests {
     use tegra_profile::{Experiment, Value, Verdict};
 
     #[test]
-    fn answers_are_used_on_the_machine_that_gave_them() {
+    fn results_apply_only_to_the_machine_that_produced_them() {
         let dir = tempfile::tempdir().unwrap();
         let here = Machine { sms: Some(8), kernel: Some("5.15".into()), ..Machine::default() };
         let wanted = Mode::default();

@@ -1,8 +1,8 @@
-//! First light at a load: before a device is given a model it has to have shown, since the machine was
-//! started, that it works, and it then runs in the mode that it has shown.
+//! First light: before a device runs a model, it must have passed tests since the machine was started. It
+//! then runs in the mode that passed.
 //!
-//! The device does stages 1 to 7 ([`device::first_light`]), `model` the last one. Each is written into the
-//! stage file before it begins; `stages` says what follows from what is found there.
+//! The device performs stages 1 to 7 ([`device::first_light`]), `model` the last one. Each stage is written
+//! to the stage file before it begins, so that a crashed stage is known at the next start.
 
 mod measured;
 mod model;
@@ -10,32 +10,22 @@ mod model;
 mod tests;
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::State;
-use super::handle::Shared;
+use super::shared::Shared;
+use super::{Light, State};
 use device::Device;
 use device::bring_up::{self, Admission, Begun, Key, Page, Passed, Record};
 use device::first_light::{Mode, Note, Stage};
 use errors::one_line;
 
-/// The device that is left when there is no other. It takes no machine down and needs no memory of it.
+/// Fallback device, which cannot crash the machine.
 const LAST: &str = "cpu";
 
-/// The device that first contact asks its questions.
+/// Device that first contact measures.
 const MEASURED: &str = "nv";
 
-/// What a load wants of first light.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Light {
-    /// The state directory. Without one nothing is proven, and devices run as wanted.
-    pub dir: Option<PathBuf>,
-    /// The most that is asked of a device that has modes.
-    pub wanted: Mode,
-}
-
-/// The device, in the mode that it has passed first light in; else why it is not to be used.
+/// Returns the device in the mode that has passed first light, or why it must not be used.
 pub(super) fn pass(
     device: &Arc<dyn Device>,
     light: &Light,
@@ -44,7 +34,7 @@ pub(super) fn pass(
     let name = device.info().name;
     let (wanted, told) = wanted(&**device, light);
     let passed = match &light.dir {
-        // It is what others are held against.
+        // Other devices are compared with it.
         _ if name == "reference" => return Ok(Arc::clone(device)),
         None => Ok((wanted, Vec::new())),
         Some(_) if name == LAST => last(device, shared).map(|()| (None, Vec::new())),
@@ -65,7 +55,7 @@ pub(super) fn pass(
     }
 }
 
-/// The device in the mode that is wanted of it, where nothing stands against it; it is not proven.
+/// Returns the device in the wanted mode if nothing disables it, without running tests.
 pub(super) fn may_be_used(
     device: &Arc<dyn Device>,
     light: &Light,
@@ -75,7 +65,7 @@ pub(super) fn may_be_used(
     withheld.map_or_else(|| Ok(in_mode(device, mode)), Err)
 }
 
-/// The mode that is asked of a device that has modes, and what of this machine's measured answers is in it.
+/// Wanted mode of a device that has modes, limited by the results of first contact.
 fn wanted(device: &dyn Device, light: &Light) -> (Option<Mode>, Option<String>) {
     match (device.first_light(), &light.dir) {
         (Some(_), Some(dir)) if device.info().name == MEASURED => {
@@ -87,7 +77,7 @@ fn wanted(device: &dyn Device, light: &Light) -> (Option<Mode>, Option<String>) 
     }
 }
 
-/// Proves the last device once for each instruction set, and writes nothing down: it is milliseconds.
+/// Tests the fallback device once per instruction set. Stores nothing, because the test takes milliseconds.
 fn last(device: &Arc<dyn Device>, shared: &Shared) -> Result<(), String> {
     let what = device.info().description;
     if shared.devices.has_passed(&what) {
@@ -100,7 +90,7 @@ fn last(device: &Arc<dyn Device>, shared: &Shared) -> Result<(), String> {
     Ok(())
 }
 
-/// Remembers that a device has gone down to another mode by itself.
+/// Records that a device has lowered its mode by itself.
 pub(super) fn lowered(device: &'static str, mode: Mode, light: &Light, shared: &Shared) {
     let Some(note) = shared.devices.lowered(device, mode) else { return };
     tracing::warn!(device, %mode, "{note}");
@@ -117,7 +107,7 @@ fn in_mode(device: &Arc<dyn Device>, mode: Option<Mode>) -> Arc<dyn Device> {
     }
 }
 
-/// For which hardware and driver a proof holds.
+/// Hardware and driver that a result is valid for.
 fn key(device: &dyn Device) -> String {
     let description = device.info().description;
     match (device.first_light(), device.tunable()) {
@@ -159,12 +149,12 @@ fn admit(
     }
 }
 
-/// In the words in which devices tell of the stages that are theirs.
+/// Error of the last stage, in the form of the errors of the other stages.
 fn failed(why: impl Display) -> String {
     format!("first light, stage {}: {why}", Stage::Model)
 }
 
-/// Runs all stages. Gives the mode that they allow.
+/// Runs all stages. Returns the highest mode that passed.
 fn prove(
     page: &mut Page,
     record: &mut Record,
@@ -177,7 +167,7 @@ fn prove(
     let mut note = |note: Note<'_>| {
         shared.load_beats.beat();
         match note {
-            // Between two stages nothing is left under way: the next start has nothing to hold against the device.
+            // Between two stages nothing runs: the next start does not blame the device.
             Note::Begins(_) if shared.state() == State::Stopping => {
                 let reason = "the daemon was stopped in first light".to_owned();
                 unwritten = Some(reason.clone());
@@ -188,7 +178,7 @@ fn prove(
                 if let Err(error) = page.write(record) {
                     let reason = error.to_string();
                     unwritten = Some(reason.clone());
-                    // Ends the proof; what is told is `unwritten`.
+                    // Ends the tests; `unwritten` is the reported error.
                     return Err(device::Error::Invalid(reason));
                 }
             }
@@ -213,7 +203,7 @@ fn prove(
         let why = match model::check(&in_mode(device, mode), shared) {
             Ok(told) => {
                 if let Some(told) = told {
-                    // Degrading writes nothing down.
+                    // A degraded stage writes no file.
                     let _ = note(Note::Degraded(Stage::Model, &told));
                 }
                 // The end of the stage is written with the result.
@@ -225,7 +215,7 @@ fn prove(
         let Some(lower) = lower else { return Err(failed(why)) };
         mode = Some(lower);
         let what = format!("{why}; going on as {}", lower.chains.name());
-        // Degrading writes nothing down.
+        // A degraded stage writes no file.
         let _ = note(Note::Degraded(Stage::Model, &what));
     }
 }

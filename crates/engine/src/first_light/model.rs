@@ -1,35 +1,35 @@
-//! The last stage of first light: a tiny model, served as any other, gives the tokens and nearly the logits
-//! that another device gives; whether they are those of the one arithmetic, to the last bit, is told.
+//! Last stage of first light: compares a tiny model with another device. Tokens must be equal and logits
+//! close; a difference in bits is reported.
 
 use std::sync::Arc;
 
-use crate::core::{Core, Row};
-use crate::handle::Shared;
-use crate::tuning::Tuning;
-use crate::{Light, LoadSpec, Scales, load};
+use crate::placement;
+use crate::runner::{Chunk, ModelRunner, Row};
+use crate::shared::Shared;
+use crate::{LoadSpec, Scales};
 use device::{Device, named};
 use parity::measure::{argmax, equal};
 use parity::model::{Tolerance, Trace};
 use plan::Outputs;
 use plan::sample::{NOT_FINITE, Sampling};
 
-/// Its matrices are of Q4_K and Q6_K, its norms of F32; each step has a clear most likely token.
+/// The matrices have types Q4_K and Q6_K, the norms F32. Each step has a clear most likely token.
 const MODEL: &str = "synthetic:tiny-llama:q4_k_m";
-/// Longer than a chunk, and not a whole number of them.
+/// Longer than a chunk, and not a multiple of it.
 const PROMPT: [u32; 21] =
     [1, 38, 75, 112, 149, 186, 223, 7, 44, 81, 118, 155, 192, 229, 13, 50, 87, 124, 161, 198, 235];
 const CHUNK: usize = 16;
 const STEPS: usize = 8;
 
-/// What a device made of the model.
+/// Results of one device.
 struct Run {
-    /// The token sampled by each step.
+    /// Token sampled by each step.
     sampled: Vec<u32>,
     logits: Vec<Vec<f32>>,
 }
 
-/// Holds a device against the CPU, and the CPU against the reference. Gives what is not as it should be and yet
-/// no reason not to use it.
+/// Compares a device with the CPU, and the CPU with the reference. Returns deviations that do not disqualify
+/// it.
 pub(super) fn check(device: &Arc<dyn Device>, shared: &Shared) -> Result<Option<String>, String> {
     let beside = if device.info().name == "cpu" { "reference" } else { "cpu" };
     let other = named(beside, "auto", 1)?;
@@ -45,7 +45,7 @@ pub(super) fn check(device: &Arc<dyn Device>, shared: &Shared) -> Result<Option<
     }))
 }
 
-/// The first step whose logits are others, in however little.
+/// First step whose logits differ in any bit.
 fn unequal(found: &Run, expected: &Run) -> Option<usize> {
     found.logits.iter().zip(&expected.logits).position(|(ours, theirs)| !equal(ours, theirs))
 }
@@ -74,65 +74,55 @@ fn compare(found: &Run, expected: &Run, beside: &str) -> Result<(), String> {
     Err(format!("{token}logits differ from the {beside}'s by {error:.3}, {divergence:.3} nats"))
 }
 
-/// Runs the model through its prompt and some steps, on the tokens of another run where there is one.
+/// Runs the prompt and some decode steps, on the tokens of another run if there is one.
 fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Result<Run, String> {
     let spec = LoadSpec {
         model: MODEL.into(),
-        name: None,
         backend: device.info().name.into(),
         slots: 2,
         context: 64,
         prefill_chunk: CHUNK,
-        stall: std::time::Duration::ZERO,
-        draft: 0,
-        draft_model: None,
-        adapters: Vec::new(),
-        kv_type: "f16".into(),
-        precision: plan::Precision::Single,
-        threads: 1,
-        cpu_isa: "auto".into(),
-        tuning: Tuning::default(),
-        light: Light::default(),
-        memory_reserve: 0,
-        prefixes: None,
-        models_dir: std::path::PathBuf::new(),
+        ..LoadSpec::default()
     };
-    let mut core = load::on(device, &spec, shared).map_err(|error| error.to_string())?;
-    steps(&mut core, forced).map_err(|error| errors::one_line(&error))
+    let mut runner =
+        placement::on_device(device, &spec, shared).map_err(|error| error.to_string())?;
+    steps(&mut runner, forced).map_err(|error| errors::one_line(&error))
 }
 
-fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> {
+fn steps(runner: &mut ModelRunner, forced: Option<&[u32]>) -> Result<Run, device::Error> {
     let mut run = Run { sampled: Vec::new(), logits: Vec::new() };
     let (sampling, adapters) = (Sampling::GREEDY, Scales::NONE);
     let mut row = Row { slot: 0, token: 0, position: 0, sampling, adapters };
     let mut tokens = Vec::new();
     let (whole, last) = PROMPT.split_at(CHUNK);
     for (chunk, outputs) in [(whole, Outputs::None), (last, Outputs::Last)] {
-        core.submit_chunk(row, chunk, None, outputs, &[], true)?;
-        row.position += chunk.len() as u32;
+        let (start, tokens, edits) = (row, chunk, &[][..]);
+        let chunk = Chunk { start, tokens, next: None, outputs, edits, feeds_nextn: true };
+        runner.steps().submit_chunk(&chunk)?;
+        row.position += tokens.len() as u32;
     }
-    core.finish(&mut tokens)?;
+    runner.finish(&mut tokens)?;
     for i in 0..=STEPS {
         if i == 1 {
-            // As who goes on from what another one has evaluated.
-            core.copy_slot(0, 1, PROMPT.len())?;
+            // Continues from the cache of another slot.
+            runner.copy_slot(0, 1, PROMPT.len())?;
             row.slot = 1;
         }
         if i > 0 {
             row.token = forced.unwrap_or(&run.sampled)[i - 1];
-            // In one part or two, in turn.
+            // Whole decode steps alternate with split ones.
             if i % 2 == 0 {
-                core.submit_decode(&[row], &[], true)?;
+                runner.steps().submit_decode(&[row], &[], true)?;
             } else {
-                core.submit_deferring(&[row])?;
-                core.submit_deferred(&[row], &[], true)?;
-                core.finish(&mut tokens)?;
+                runner.steps().submit_until_logits(&[row])?;
+                runner.steps().submit_logits(&[row], &[], true)?;
+                runner.finish(&mut tokens)?;
             }
             row.position += 1;
         }
-        let step = core.finish(&mut tokens)?;
-        let mut logits = vec![0.0; core.vocabulary()];
-        core.logits(&step, 0, &mut logits)?;
+        let step = runner.finish(&mut tokens)?;
+        let mut logits = vec![0.0; runner.vocabulary()];
+        runner.steps().logits(&step, 0, &mut logits)?;
         run.sampled.push(tokens[0]);
         run.logits.push(logits);
     }
@@ -148,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_passes() {
+    fn the_cpu_passes_first_light() {
         let told = check(&named("cpu", "auto", 1).unwrap(), &Shared::default()).unwrap();
         assert_eq!(told, None, "the reference has another arithmetic");
     }
 
     #[test]
-    fn one_bit_is_seen() {
+    fn a_difference_of_one_bit_is_detected() {
         let (good, mut other) = (reference(), reference());
         assert_eq!(unequal(&good, &other), None);
         let logit = &mut other.logits[4][9];
@@ -164,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn comparisons_report_the_difference() {
         let good = reference();
         compare(&good, &good, "cpu").unwrap();
         let mut sampled = reference();

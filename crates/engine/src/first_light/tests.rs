@@ -1,4 +1,4 @@
-//! First light over a device that can be made to fail in any stage.
+//! First light with a device that can fail in any stage.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,26 +13,26 @@ use device::first_light::{Chains, FirstLight};
 use device::{Error, Footprint, Info, Instance, Request, Result, Scope, Tunable, named};
 use plan::Fusions;
 
-/// What goes wrong.
+/// Simulated failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Flaws {
     /// The process ends in this stage.
     ends: Option<Stage>,
     fails: Option<Stage>,
-    /// Found not to work, without which it goes on.
+    /// A stage that degrades.
     lacks: Option<Stage>,
-    /// No model runs in a better mode.
+    /// Models fail in any higher mode.
     runs: Option<Chains>,
 }
 
-/// The CPU, as a GPU.
+/// The CPU in the role of a GPU.
 #[derive(Clone)]
 struct Gpu {
     cpu: Arc<dyn Device>,
     flaws: Flaws,
     mode: Mode,
     dir: Arc<Path>,
-    /// What was asked to be proven.
+    /// Modes that were tested.
     asked: Arc<Mutex<Vec<Mode>>>,
 }
 
@@ -107,7 +107,7 @@ impl FirstLight for Gpu {
     }
 }
 
-/// A machine: its state directory, and what this process knows.
+/// A machine: its state directory and the state of the process.
 struct Machine {
     dir: tempfile::TempDir,
     asked: Arc<Mutex<Vec<Mode>>>,
@@ -135,12 +135,12 @@ impl Machine {
         pass(&device, light, &self.shared).map(|_| ())
     }
 
-    /// A daemon that starts on it.
+    /// Starts a daemon on the machine.
     fn start(&self, flaws: Flaws) -> std::result::Result<(), String> {
         self.start_as(flaws, &self.light())
     }
 
-    /// One whose process ends in a stage.
+    /// Starts a daemon whose process ends in a stage.
     fn end(&self, stage: Stage) {
         let flaws = Flaws { ends: Some(stage), ..Flaws::default() };
         catch_unwind(AssertUnwindSafe(|| self.start(flaws))).unwrap_err();
@@ -156,7 +156,7 @@ impl Machine {
         fs::write(self.dir.path().join(FILE), serde_json::to_vec(&book).unwrap()).unwrap();
     }
 
-    /// The modes that were to be proven since this was asked last.
+    /// Modes that were tested since the previous call.
     fn asked(&self) -> Vec<Chains> {
         std::mem::take(&mut *self.asked.lock()).into_iter().map(|mode| mode.chains).collect()
     }
@@ -168,9 +168,9 @@ impl Machine {
 
 const NONE: Flaws = Flaws { ends: None, fails: None, lacks: None, runs: None };
 
-/// Whoever stops the daemon, or presses Ctrl-C in a program that has started one, breaks no stage off.
+/// Stopping the daemon does not interrupt a stage.
 #[test]
-fn a_daemon_that_is_stopped_leaves_no_stage_under_way() {
+fn stopping_the_daemon_interrupts_no_stage() {
     let machine = Machine::new();
     for _ in 0..3 {
         machine.shared.set_state(State::Stopping);
@@ -184,13 +184,13 @@ fn a_daemon_that_is_stopped_leaves_no_stage_under_way() {
 }
 
 #[test]
-fn what_passed_is_not_proven_again_until_the_machine_is_started() {
+fn first_light_runs_once_per_start_of_the_machine() {
     let machine = Machine::new();
     for asked in [&[Chains::Split][..], &[]] {
         machine.start(NONE).unwrap();
         assert_eq!((machine.asked(), machine.mode()), (asked.to_vec(), Some(Chains::Split)));
     }
-    // Whoever wants more has it proven.
+    // A higher wanted mode is tested.
     let full =
         Light { wanted: Mode { chains: Chains::Full, ..Mode::default() }, ..machine.light() };
     machine.start_as(NONE, &full).unwrap();
@@ -202,7 +202,7 @@ fn what_passed_is_not_proven_again_until_the_machine_is_started() {
 }
 
 #[test]
-fn a_machine_that_went_down_keeps_the_device_until_somebody_lets_it_go() {
+fn a_crashed_machine_disables_the_device_until_the_record_is_cleared() {
     for stage in Stage::ALL.into_iter().filter(|stage| *stage != Stage::Model) {
         let machine = Machine::new();
         machine.end(stage);
@@ -224,7 +224,7 @@ fn a_machine_that_went_down_keeps_the_device_until_somebody_lets_it_go() {
 }
 
 #[test]
-fn a_process_that_ended_gets_one_more_chance_a_rung_lower() {
+fn a_crashed_process_gets_one_more_attempt_in_a_lower_mode() {
     let machine = Machine::new();
     machine.end(Stage::Order);
     machine.start(NONE).unwrap();
@@ -239,7 +239,7 @@ fn a_process_that_ended_gets_one_more_chance_a_rung_lower() {
     assert_eq!(machine.asked(), [Chains::Split, Chains::Serial]);
     let why = machine.start(NONE).unwrap_err();
     assert!(why.contains("ended in stage `launch`"), "{why}");
-    // Not even where there is a rung left.
+    // Not even if a lower mode is left.
     let machine = Machine::new();
     let full =
         Light { wanted: Mode { chains: Chains::Full, ..Mode::default() }, ..machine.light() };
@@ -249,7 +249,7 @@ fn a_process_that_ended_gets_one_more_chance_a_rung_lower() {
     }
     assert!(machine.start_as(NONE, &full).is_err());
     assert_eq!(machine.asked(), [Chains::Full, Chains::Split]);
-    // There is no rung below.
+    // No lower mode is left.
     let machine = Machine::new();
     let light =
         Light { wanted: Mode { chains: Chains::Serial, ..Mode::default() }, ..machine.light() };
@@ -259,7 +259,7 @@ fn a_process_that_ended_gets_one_more_chance_a_rung_lower() {
 }
 
 #[test]
-fn a_stage_that_fails_is_told_and_tried_again_at_the_next_load() {
+fn a_failed_stage_is_reported_and_retried_at_the_next_load() {
     let machine = Machine::new();
     for _ in 0..2 {
         let why = machine.start(Flaws { fails: Some(Stage::Atomics), ..NONE }).unwrap_err();
@@ -272,13 +272,13 @@ fn a_stage_that_fails_is_told_and_tried_again_at_the_next_load() {
 }
 
 #[test]
-fn what_a_lower_mode_does_without_is_noted() {
+fn notes_name_what_a_lower_mode_lacks() {
     let machine = Machine::new();
     machine.start(Flaws { lacks: Some(Stage::Order), ..NONE }).unwrap();
     let health = machine.shared.devices.health().remove(0);
     assert_eq!(health.mode.unwrap().chains, Chains::Serial);
     assert_eq!(health.notes, ["order: stopped after 64 of 256 launches"]);
-    // Remembered with what it was about.
+    // The record contains the cause.
     let later = Shared::default();
     let machine = Machine { shared: later, ..machine };
     machine.start(NONE).unwrap();
@@ -287,7 +287,7 @@ fn what_a_lower_mode_does_without_is_noted() {
 }
 
 #[test]
-fn a_model_that_fails_in_one_mode_is_tried_in_the_next() {
+fn a_model_that_fails_in_one_mode_runs_in_the_next() {
     let machine = Machine::new();
     machine.start(Flaws { runs: Some(Chains::Serial), ..NONE }).unwrap();
     assert_eq!(machine.mode(), Some(Chains::Serial));
@@ -296,7 +296,7 @@ fn a_model_that_fails_in_one_mode_is_tried_in_the_next() {
 }
 
 #[test]
-fn a_mode_that_faults_lowered_stays_low() {
+fn a_mode_lowered_by_faults_stays_low() {
     let machine = Machine::new();
     machine.start(NONE).unwrap();
     let serial = Mode { chains: Chains::Serial, ..Mode::default() };
@@ -311,14 +311,14 @@ fn a_mode_that_faults_lowered_stays_low() {
     machine.reboot();
     machine.start(NONE).unwrap();
     assert_eq!((machine.asked(), machine.mode()), (vec![Chains::Serial], Some(Chains::Serial)));
-    // Until somebody lets it go.
+    // Until the user clears the record.
     bring_up::forget(machine.dir.path()).unwrap();
     machine.start(NONE).unwrap();
     assert_eq!(machine.asked(), [Chains::Split]);
 }
 
 #[test]
-fn a_damaged_file_and_a_directory_that_cannot_be_written_keep_the_device_untouched() {
+fn a_damaged_or_unwritable_stage_file_disables_the_device() {
     let cpu = named("cpu", "auto", 1).unwrap();
     for damage in ["", "{", "[]", "{\"version\": 2, \"devices\": {}}", "\0\0\0\0"] {
         let machine = Machine::new();
@@ -341,7 +341,7 @@ fn a_damaged_file_and_a_directory_that_cannot_be_written_keep_the_device_untouch
 }
 
 #[test]
-fn without_a_directory_nothing_is_proven() {
+fn without_a_state_directory_first_light_runs_no_stage() {
     let machine = Machine::new();
     machine.start_as(Flaws { fails: Some(Stage::Channel), ..NONE }, &Light::default()).unwrap();
     assert_eq!((machine.asked(), machine.mode()), (vec![], Some(Chains::Split)));

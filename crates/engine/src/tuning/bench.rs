@@ -1,9 +1,9 @@
-//! One case on a device by itself, through the seam that models go through: a product, or a group of tensor operations.
+//! Benchmark of one tuning case on a device, through the interface of models: a matmul, or a fused group of
+//! tensor operations.
 //!
-//! Several copies of the weights take turns, so that they come from memory as they do when a token is decoded;
-//! a sample is one execution of a quarter of them. Choices under which weights lie in another way have copies
-//! of their own. Every output is held against numbers computed here, and against the bits of the choice before:
-//! no choice changes one.
+//! Copies of the weights alternate, so that they come from memory as during decoding; a sample executes a
+//! quarter of them. Choices with another weight layout have copies of their own. Every output is compared
+//! with results computed here, and with the bits of the choice before: no choice may change a bit.
 
 mod alone;
 #[cfg(test)]
@@ -23,39 +23,39 @@ use plan::quant;
 use plan::sample::philox;
 use plan::{Activation, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 
-/// Rows of weights before they repeat: a prime, so that a row that is read in another's place differs.
+/// Number of distinct rows of weights: a prime, so that reading a wrong row shows.
 const PERIOD: usize = 61;
 
-/// By how many rows the second matrix of a gate is ahead of the first.
+/// Offset in rows of the second matrix of a gate.
 const SHIFT: usize = 7;
 
-/// Parts that the copies are executed in.
+/// Number of parts that the copies are executed in.
 const PARTS: usize = 4;
 
-/// Rows of activations above which a product computes more than it reads: one copy will do.
+/// Number of rows of activations above which a matmul is bound by compute: one copy suffices.
 const FEW_ROWS: u32 = 16;
 
-/// Rows of results that are held against the reference.
+/// Number of rows of results that are verified.
 const CHECKED: usize = 3;
 
-/// Bytes of mailboxes and outputs after which the instance is made anew.
+/// Bytes of mailboxes and outputs after which the instance is reopened.
 const MOST_PREPARED: u64 = 256 << 20;
 
-/// Instances that there are at a time: the best choice's so far, and the candidate's.
+/// Largest number of open instances: that of the best choice so far, and that of the candidate.
 const MOST_OPENED: usize = 2;
 
-/// No GPU that runs a product's kernels reads slower than this, in bytes a second: what measures less is not a
-/// clock but a simulator or a machine asleep.
+/// Lower limit of the read speed of a GPU in bytes per second. A slower result comes from a simulator or a
+/// sleeping machine.
 const LEAST_GPU_SPEED: f64 = 0.5e9;
 
-/// Bytes of which that can be said.
+/// Smallest size in bytes that the limit applies to.
 const LEAST_BYTES: u32 = 128 << 10;
 
-/// What samples are counted in.
+/// Clock of samples.
 pub trait Stopwatch {
     fn start(&mut self);
 
-    /// Ends it: nanoseconds, or counted cost.
+    /// Stops the clock: nanoseconds, or a count.
     fn stop(&mut self) -> Result<f64, String>;
 
     fn clock(&self) -> Clock;
@@ -86,20 +86,20 @@ pub struct CaseBench<'a> {
     watch: &'a mut dyn Stopwatch,
     case: Case,
     work: Box<dyn Work>,
-    /// Parameters that decide how weights lie.
+    /// Parameters that determine the layout of weights.
     layout: Vec<&'static str>,
-    /// Instances by these parameters' values, the one that was used last at the end.
+    /// Instances by the values of these parameters, the latest one last.
     opened: Vec<(Choice, Opened)>,
-    /// The last one was not the last one before: its threads are asleep, and the other's not yet.
+    /// True if the latest instance has changed: its threads are asleep.
     changed: bool,
     next: usize,
-    /// What choices cost where that is counted.
+    /// Costs of choices, if they are counted.
     counts: HashMap<Choice, f64>,
-    /// The bits of the first choice's results.
+    /// Bits of the results of the first choice.
     bits: Option<Vec<u32>>,
 }
 
-/// An instance with its weights, and what it has plans for.
+/// An instance with weights and prepared plans.
 struct Opened {
     instance: Box<dyn Instance>,
     prepared: HashMap<Choice, Vec<Prepared>>,
@@ -107,8 +107,8 @@ struct Opened {
 }
 
 impl<'a> CaseBench<'a> {
-    /// A bench for a case, with `cold` bytes of weights at least where few rows share them; [`Failure::Broken`]
-    /// when no plan of this device has that case. A case that is a group of tensor operations comes with its plan.
+    /// Creates the benchmark of a case, with at least `cold` bytes of weights if few rows share them. A fused
+    /// group comes with its plan. [`Failure::Broken`] if no plan of the device has the case.
     pub fn new(
         device: &'a dyn Device,
         case: &Case,
@@ -154,7 +154,7 @@ impl<'a> CaseBench<'a> {
         })
     }
 
-    /// Bytes that one execution of the case moves: of a product its weights.
+    /// Bytes that one execution of the case moves; for a matmul those of its weights.
     pub fn bytes(&self) -> u64 {
         self.work.bytes()
     }
@@ -163,7 +163,7 @@ impl<'a> CaseBench<'a> {
         self.watch.clock()
     }
 
-    /// The plans under a choice; their instance is then the last one.
+    /// Prepares the plans of a choice; their instance becomes the latest one.
     fn ready(&mut self, choice: &Choice) -> Result<Vec<Prepared>, Failure> {
         let value = |name: &&str| Some(((*name).to_owned(), *choice.get(*name)?));
         let layout: Choice = self.layout.iter().filter_map(value).collect();
@@ -193,7 +193,7 @@ impl<'a> CaseBench<'a> {
             }
             let opened = match self.open(&choices) {
                 Err(Failure::Broken(_)) if !self.opened.is_empty() => {
-                    // There may be room for one.
+                    // One instance may fit.
                     self.opened.clear();
                     self.open(&choices)
                 }
@@ -219,7 +219,7 @@ impl<'a> CaseBench<'a> {
         Ok(all)
     }
 
-    /// An instance with its weights as the choices want them.
+    /// Opens an instance with the weight layout of the choices.
     fn open(&self, choices: &Choices) -> Result<Opened, Failure> {
         let request = Request { choices: Some(choices), ..self.work.request() };
         let device = self.device;
@@ -231,7 +231,7 @@ impl<'a> CaseBench<'a> {
         Ok(Opened { instance, prepared: HashMap::new(), bytes: 0 })
     }
 
-    /// One execution of a part, on the instance that was made ready last.
+    /// Executes a part once on the latest instance.
     fn run(&mut self, prepared: Prepared, timed: bool) -> Result<f64, Failure> {
         let opened = last(&mut self.opened);
         let watch = &mut *self.watch;
@@ -246,7 +246,7 @@ impl<'a> CaseBench<'a> {
         match ran {
             Ok(sample) => sample.map_err(Failure::Broken),
             Err(error) => {
-                // What is lost is made anew for the next candidate.
+                // The next candidate opens a new instance.
                 self.opened.pop();
                 Err(rejected(&error))
             }
@@ -278,7 +278,7 @@ impl Bench for CaseBench<'_> {
     }
 
     fn time(&mut self, choice: &Choice) -> Result<f64, Failure> {
-        // A count is the same every time.
+        // Counts are deterministic.
         if let Some(&count) = self.counts.get(choice) {
             return Ok(count);
         }
@@ -294,7 +294,7 @@ impl Bench for CaseBench<'_> {
             self.counts.insert(choice.clone(), sample);
         }
         let speed = self.work.bytes() as f64 / sample * 1e9;
-        // Of less the launch is all the time.
+        // Less data is dominated by the launch.
         let enough = self.work.bytes() as f64 * copies >= f64::from(LEAST_BYTES);
         let gpu = enough && self.device.info().threads == 0;
         if self.watch.clock() == Clock::Measured && gpu && speed < self.work.slowest() {
@@ -319,7 +319,7 @@ impl From<Stopped> for Failure {
     }
 }
 
-/// The instance that was made ready last.
+/// Latest instance.
 fn last(opened: &mut [(Choice, Opened)]) -> &mut Opened {
     let Some((_, opened)) = opened.last_mut() else {
         unreachable!("a choice is made ready before it is run");
@@ -335,35 +335,35 @@ fn rejected(error: &Error) -> Failure {
     Failure::Rejected(errors::one_line(error))
 }
 
-/// What a case does, as plans whose copies take turns, with all that goes in.
+/// Work of a case: its plans, weights and inputs.
 trait Work {
     fn request(&self) -> Request<'_>;
 
-    /// Where a weight's bytes come from.
+    /// Source of the bytes of a weight.
     fn source(&self, weight: &str) -> &dyn WeightSource;
 
     fn inputs(&self, plan: &Plan) -> Vec<(BufferId, Data<'_>)>;
 
-    /// Holds one output against numbers computed here.
+    /// Compares one output with results computed here.
     fn check(&self, got: &[f32]) -> Result<(), Failure>;
 
     /// Bytes that one copy moves.
     fn bytes(&self) -> u64;
 
-    /// Copies of a plan.
+    /// Number of copies of a plan.
     fn copies(&self, part: usize) -> f64;
 
-    /// Bytes a second that every GPU exceeds.
+    /// Bytes per second that every GPU exceeds.
     fn slowest(&self) -> f64;
 }
 
-/// Bytes that a prepared choice takes.
+/// Bytes that a prepared choice occupies.
 fn prepared_bytes(work: &dyn Work) -> u64 {
     let own = |b: &&Buffer| matches!(b.class, Class::Mailbox | Class::Output);
     work.request().plans.iter().flat_map(|p| p.buffers.iter().filter(own)).map(Buffer::bytes).sum()
 }
 
-/// Rows of weights that repeat, from some byte on: any tensor of as many columns.
+/// Bytes of repeating rows of weights, from an offset: of any tensor with this many columns.
 pub(crate) struct Rows {
     pub(crate) bytes: Vec<u8>,
     pub(crate) from: usize,
@@ -388,12 +388,12 @@ impl WeightSource for Rows {
     }
 }
 
-/// A case as plans: which, over what, and what comes out.
+/// A matmul case: its plans, inputs and expected results.
 struct Product {
     case: Case,
     plans: Vec<Plan>,
     x: Vec<f32>,
-    /// The first row of activations, the last, and one between.
+    /// First, last and one middle row of activations.
     checked: [i32; CHECKED],
     weights: Vec<Buffer>,
     /// The rows of weights: of gates and of all else, and of what a gate is multiplied with.
@@ -401,8 +401,7 @@ struct Product {
     /// Bytes of weights of one copy.
     bytes: u64,
     width: usize,
-    /// What is expected of each checked row of activations and each row of weights in a period, and how
-    /// far off it may be.
+    /// Expected result and tolerance for each checked row of activations and each distinct row of weights.
     expected: Vec<Vec<(f64, f64)>>,
 }
 
@@ -454,7 +453,7 @@ impl Product {
         Ok(product)
     }
 
-    /// Products of as many inputs with these copies of a matrix of `cols` columns.
+    /// Plan of matmuls with these copies of a matrix of `cols` columns.
     fn draw(&self, g: &mut Graph, copies: Range<usize>, cols: usize) -> Result<(), graph::Error> {
         let (width, batch) = (self.width, self.case.batch as usize);
         let fine = self.case.family == "project_fine";
@@ -471,7 +470,8 @@ impl Product {
                 let w = matrix("w")?;
                 g.matmul(x, w)?
             };
-            // What leaves a plan is computed in two planes of activations: the rest goes through scratch.
+            // Outputs of a plan are computed in two planes of activations; everything else goes through
+            // scratch.
             let y = if fine {
                 y
             } else {
@@ -484,7 +484,7 @@ impl Product {
         Ok(())
     }
 
-    /// Products in `f64` of the rows as they are stored.
+    /// Products of the stored rows in `f64`.
     fn expect(&mut self, cols: usize) -> Result<(), Failure> {
         let mut values = vec![0.0; PERIOD * cols];
         quant::dequantise(self.case.dtype, &self.rows[0].bytes, &mut values)
@@ -495,8 +495,8 @@ impl Product {
             let x = &self.x[row as usize * cols..][..cols];
             let of = |w: &[f32]| {
                 let y: f64 = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
-                // Activations of 8 bits: ten times their error's root mean square, which is 25 times
-                // less than what another row's product is likely to differ by.
+                // Activations of 8 bits: ten times the root mean square of their error, which is 25 times
+                // less than the typical difference to the product of another row.
                 (y, 0.04 / (cols as f64).sqrt() * norm(w) * norm(x) + 1e-6)
             };
             let mut products: Vec<(f64, f64)> = values.chunks_exact(cols).map(of).collect();
@@ -505,7 +505,7 @@ impl Product {
                 up.rotate_left(SHIFT);
                 for (gate, (up, off)) in products.iter_mut().zip(up) {
                     let silu = gate.0 / (1.0 + (-gate.0).exp());
-                    // The slope of SiLU is nowhere above 1.1.
+                    // The slope of SiLU never exceeds 1.1.
                     let error = 1.1 * gate.1 * up.abs() + silu.abs() * off + 1.1 * gate.1 * off;
                     *gate = (silu * up, error + 1e-6);
                 }
@@ -536,7 +536,7 @@ impl Work for Product {
     fn check(&self, got: &[f32]) -> Result<(), Failure> {
         let rows = got.len() / self.width;
         for (row, got) in got.chunks_exact(self.width).enumerate() {
-            // A plan gives the checked rows, or all of them, of which these are checked.
+            // A plan outputs the checked rows, or all rows including them.
             let which = if rows == CHECKED && self.case.family != "project_fine" {
                 Some(row)
             } else {
@@ -568,18 +568,18 @@ impl Work for Product {
     }
 }
 
-/// A plan's buffers of a class.
+/// Buffers of a plan by class.
 fn buffers(plan: &Plan, class: Class) -> impl Iterator<Item = (BufferId, &Buffer)> {
     let all = plan.buffers.iter().enumerate().map(|(at, buffer)| (BufferId(at as u32), buffer));
     all.filter(move |(_, buffer)| buffer.class == class)
 }
 
-/// A step of some rows without logits.
+/// Bucket of a step without logits.
 pub(crate) const fn bucket(batch: usize) -> Bucket {
     Bucket { batch, chunk: 1, context: 1, outputs: Outputs::None }
 }
 
-/// `n` values from -1 to 1, the same for the same seed.
+/// Returns `n` values from -1 to 1, determined by the seed.
 pub(crate) fn noise(seed: u64, n: usize) -> Vec<f32> {
     let word = |i: usize| philox([(i / 4) as u32, 0, 0, 0], seed)[i % 4];
     (0..n).map(|i| (f64::from(word(i)) / f64::from(u32::MAX) * 2.0 - 1.0) as f32).collect()

@@ -1,5 +1,5 @@
-//! What a simulated Orin counts, as a clock: the records of launches in its trace. A count says how much work a
-//! launch is, not how long it takes, and is never used on hardware.
+//! Cycle counts of a simulated Orin as a clock, from the launch records of its trace. A count measures work,
+//! not time, and is never used on hardware.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,10 +11,10 @@ use serde::Deserialize;
 use super::bench::Stopwatch;
 use device::tune::Clock;
 
-/// The simulator's variable that names the file.
+/// Environment variable of the simulator with the path of its trace.
 const TRACE: &str = "TEGRA_SIM_TRACE";
 
-/// Kinds of instructions that are told apart.
+/// Kinds of instructions that are counted.
 const KINDS: [&str; 6] = ["integer", "dot", "float", "shared", "global", "control"];
 
 #[derive(Debug, thiserror::Error)]
@@ -23,19 +23,19 @@ const KINDS: [&str; 6] = ["integer", "dot", "float", "shared", "global", "contro
 )]
 pub struct Uncounted;
 
-/// What launches did, by name.
+/// Totals of launches by name.
 pub type Counts = BTreeMap<&'static str, u64>;
 
-/// Reads what the simulator writes of the launches between start and stop.
+/// Reads the launches that the simulator writes between start and stop.
 #[derive(Debug)]
 pub struct Counted {
     trace: PathBuf,
     at: u64,
-    /// What the latest sample consists of.
+    /// Totals of the latest sample.
     pub last: Counts,
 }
 
-/// A line of the trace, as far as it is about work.
+/// The fields of a trace line that concern work.
 #[derive(Deserialize)]
 struct Event {
     work: Option<Work>,
@@ -54,7 +54,7 @@ struct Issued {
 }
 
 impl Counted {
-    /// A clock for the simulator that this process runs on.
+    /// Opens the trace of the simulator that this process runs on.
     pub fn new() -> Result<Self, Uncounted> {
         let trace = std::env::var_os(TRACE).ok_or(Uncounted)?.into();
         Ok(Self { trace, at: 0, last: Counts::new() })
@@ -90,8 +90,8 @@ impl Stopwatch for Counted {
     fn stop(&mut self) -> Result<f64, String> {
         let path = self.trace.display();
         self.last = self.read().map_err(|error| format!("{path}: {error}"))?;
-        // An issue slot for every instruction of a warp, every sector and every pass over a bank. Sectors
-        // and not cache misses, which differ a little with the order of the blocks.
+        // One issue slot for each instruction of a warp, each sector and each pass over a bank. Counts
+        // sectors instead of cache misses, which depend slightly on the order of blocks.
         let parts = ["instructions", "sectors", "bank_conflicts"];
         let cost: u64 = parts.iter().filter_map(|name| self.last.get(name)).sum();
         if cost == 0 {

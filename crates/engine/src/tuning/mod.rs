@@ -1,10 +1,8 @@
-//! Tuning the loaded model's device: the search is [`device::tune::beam`]'s, what is remembered
-//! [`device::tune::Store`]'s; `bench` measures a case by the clock or by what is `counted`, `pace` says when,
-//! `idle` searches while nobody asks for anything.
+//! Tuning of the kernels of a model: runs [`device::tune::beam`] over the model's cases and stores the results in
+//! [`device::tune::Store`]. `bench` measures a case by time or by `counted` cycles, `pace` decides when.
 
 pub mod bench;
 pub mod counted;
-mod idle;
 pub mod pace;
 mod quiet;
 
@@ -25,7 +23,6 @@ use device::tune::{
 };
 use device::{Device, Kernels, Request, Tunable};
 use errors::one_line;
-pub(super) use idle::Idle;
 use plan::Plan;
 pub(super) use quiet::Quiet;
 use telemetry::memory;
@@ -34,19 +31,19 @@ use telemetry::memory;
 pub struct Tuning {
     pub mode: Mode,
     pub dir: PathBuf,
-    /// Parameters that are set for every case that has them, whatever is remembered.
+    /// Parameters that are forced for every case that has them.
     pub force: BTreeMap<String, u32>,
-    /// Bytes of weights that take turns in the search of idle time; the caches decide when absent.
+    /// Bytes of weights that idle tuning alternates; determined by the caches if absent.
     pub cold_bytes: Option<u64>,
 }
 
-/// Groups of tensor operations, each as a plan of its own.
+/// Fused groups of tensor operations, each with a plan.
 pub type Groups = BTreeMap<Case, Plan>;
 
-/// What is searched.
+/// Cases to search.
 #[derive(Clone, Copy, Debug)]
 pub enum Cases<'a> {
-    /// A model's products, of which a case says all.
+    /// Matmuls of a model, which the case describes completely.
     Products(&'a [Case]),
     Groups(&'a Groups),
 }
@@ -71,7 +68,7 @@ fn kernels(device: &dyn Device) -> Result<&dyn Tunable, Error> {
     device.tunable().ok_or_else(|| Error::Nothing(device.info().name.into()))
 }
 
-/// What the store holds about a device: its file, the hardware, the entries.
+/// Reads the tuning file of a device: its path, the hardware, the entries.
 pub(super) fn contents(
     device: &dyn Device,
     tuning: &Tuning,
@@ -82,8 +79,7 @@ pub(super) fn contents(
     Ok((store.path(&key), key, loaded))
 }
 
-/// The choices for a model's cases, and where they come from.
-/// What has to be compiled is compiled now; `alive` is called while that goes on.
+/// Choices of a model's cases, and their origin. Compiles missing kernels, and calls `alive` meanwhile.
 pub(super) fn choices(
     device: &dyn Device,
     cases: &[Case],
@@ -144,7 +140,7 @@ pub(super) fn choices(
     (choices, used)
 }
 
-/// The cases of a model's plans, each once, in the order in which they are searched.
+/// Distinct cases of a model's plans, in the order of the search.
 pub(super) fn cases(
     device: &dyn Device,
     request: &Request<'_>,
@@ -158,7 +154,7 @@ pub(super) fn cases(
     Ok(cases)
 }
 
-/// What of a network's plan can be tuned: the kernels that are made for its groups of tensor operations.
+/// Tunable groups of a network's plan: fused groups of tensor operations with their own kernels.
 ///
 /// # Errors
 /// [`Error::NoGroups`] where none are made, or none of these.
@@ -185,14 +181,13 @@ pub enum Error {
     Store(#[from] StoreError),
 }
 
-/// What a search is timed by.
+/// Clock of a search.
 pub(super) fn stopwatch(spec: &Spec) -> Result<Box<dyn Stopwatch>, Error> {
     Ok(if spec.counted { Box::new(Counted::new()?) } else { Box::new(WallClock::default()) })
 }
 
-/// Searches cases and remembers each as soon as it is found. Stops where `pace` does; what was found
-/// until then is kept, and what is known is not measured again unless asked for. Stops, too, when what was
-/// found cannot be written down.
+/// Searches cases and stores the result of each one at once. Stops when `pace` stops, or when a result cannot
+/// be written. Stored cases are measured again only on request.
 pub fn run(
     device: &dyn Device,
     cases: Cases<'_>,
@@ -234,7 +229,7 @@ pub fn run(
         remembered: false,
         unwritten: None,
         total: wanted.len(),
-        // A count knows no caches.
+        // Counts do not depend on caches.
         cold: spec.cold_bytes.unwrap_or_else(|| match clock {
             Clock::Measured => cold_bytes(device),
             Clock::Counted => 0,
@@ -247,7 +242,7 @@ pub fn run(
         if left.is_zero() || pace.is_stopped() {
             break;
         }
-        // What a case does not use is the next ones', and in the end the unfinished ones', one by one.
+        // Time that a case does not use goes to the next cases, and at the end to unfinished ones.
         let resumed = rows.contains_key(&number);
         let sharing = if resumed { 1 } else { wanted.len() - rows.len() };
         pace.allot(left / u32::try_from(sharing).unwrap_or(u32::MAX));
@@ -290,16 +285,16 @@ pub fn run(
     })
 }
 
-/// Whether there is a compiler now, and was none when a case was searched.
+/// True if a compiler is available now, but was not when the case was searched.
 fn widened(device: &dyn Device, record: &Record) -> bool {
     let now = device.tunable().and_then(|tunable| tunable.space(&record.case));
     let now = now.map(|space| space.candidates);
     record.candidates == Candidates::Prebuilt && matches!(now, Some(Candidates::Nvrtc(..)))
 }
 
-/// Bytes of weights that no cache keeps from one turn to the next.
+/// Bytes of weights that exceed every cache.
 fn cold_bytes(device: &dyn Device) -> u64 {
-    // Twice the L2 of the largest GPU that there are kernels for.
+    // Twice the L2 of the largest supported GPU.
     const GPU: u64 = 128 << 20;
     if device.info().threads == 0 {
         return GPU;
@@ -307,7 +302,7 @@ fn cold_bytes(device: &dyn Device) -> u64 {
     (2 * memory::last_level_cache().unwrap_or(16 << 20)).clamp(64 << 20, 512 << 20)
 }
 
-/// What is known of a device, and where what is tried is noted.
+/// Tuning file of a device, and the journal of attempts.
 #[derive(Clone, Copy)]
 struct Memory<'a> {
     store: &'a Store,
@@ -323,7 +318,7 @@ struct Search<'a> {
     pace: &'a Pace,
     watch: &'a mut dyn Stopwatch,
     choices: Choices,
-    /// Whether something was written to the store, and the first thing that could not be.
+    /// True if a record was stored, and the first error of storing.
     remembered: bool,
     unwritten: Option<String>,
     total: usize,
@@ -331,7 +326,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Leaves no choice of what is a matrix's to a case for whose matrices another one has decided.
+    /// Removes the choice of matrix-wide parameters that another case with the same matrices has decided.
     fn pin(&self, case: &Case, space: &mut Space) {
         let before = |other: &&Case| leader(other) < leader(case);
         let others: Choices = self
@@ -346,7 +341,7 @@ impl Search<'_> {
         space.pin(&decided);
     }
 
-    /// Writes a record down; false when that fails.
+    /// Stores a record. False on failure.
     fn remember(&mut self, record: Record) -> bool {
         let Memory { store, key, .. } = self.memory;
         let case = record.case.clone();
@@ -400,8 +395,8 @@ impl Search<'_> {
             }
         };
         let row = Row::new(case, space, &outcome, bytes, clock, self.spec.verify);
-        // What was not searched to its end and found nothing is no record, but what it tried is known.
-        // Verifying changes nothing, so that what is a matrix's stays what the others were found under.
+        // An incomplete search without a better choice is not stored as a record; its attempts are in the
+        // journal. Verification changes nothing, so that matrix-wide parameters stay consistent.
         let worth = outcome.complete || outcome.choice != space.heuristic;
         let worth = worth && !self.spec.verify;
         let record = worth.then(|| record(case, space, &outcome, bytes, clock));
@@ -409,7 +404,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether something was written down. The first failure is kept for the report.
+/// True on success. Stores the first error for the report.
 fn noted(unwritten: &mut Option<String>, case: &Case, done: &Result<(), StoreError>) -> bool {
     if let Err(error) = done {
         tracing::warn!(%case, %error, "what was found is not remembered");

@@ -1,5 +1,5 @@
-//! When a search may measure: in turns, each one sample or one tensor moved. [`Pace::hold`] waits for a turn
-//! under way and lets none begin until [`Pace::release`]: a request never runs beside one.
+//! Pace of a search: it measures in turns of one sample or one uploaded tensor each. [`Pace::hold`] waits for
+//! the current turn and blocks further ones until [`Pace::release`], so that no turn runs during a request.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// Why there are no more turns.
+/// Error of a turn after [`Pace::stop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stopped")]
 pub struct Stopped;
@@ -18,17 +18,17 @@ struct State {
     under_way: bool,
     stopped: bool,
     spent: Duration,
-    /// Up to where what is being done may spend.
+    /// Limit of `spent` for the current case.
     share: Option<Duration>,
     turns: u64,
 }
 
-/// Turns, shared between a search and those whom it must not disturb.
+/// Turns of a search, shared with the engine that it must not disturb.
 #[derive(Default)]
 pub struct Pace {
     state: Mutex<State>,
     changed: Condvar,
-    /// Told when a turn begins and when it ends.
+    /// Listener for starts and ends of turns.
     beat: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -39,13 +39,13 @@ impl fmt::Debug for Pace {
 }
 
 impl Pace {
-    /// From now on tells of every turn's beginning and end, and of every heartbeat within one
-    /// ([`Pace::alive`]). The first listener stays.
+    /// Sets a listener for the start and end of every turn, and for heartbeats within one ([`Pace::alive`]).
+    /// Only the first listener counts.
     pub fn listen(&self, beat: impl Fn() + Send + Sync + 'static) {
         let _ = self.beat.set(Box::new(beat));
     }
 
-    /// A heartbeat from within a long turn.
+    /// Beats within a long turn.
     pub fn alive(&self) {
         if let Some(beat) = self.beat.get() {
             beat();
@@ -56,13 +56,13 @@ impl Pace {
         self.state.lock()
     }
 
-    /// Does some work when nobody holds the pace; [`Stopped`] before it.
+    /// Runs some work as a turn, when the pace is not held. [`Stopped`] if it was stopped before.
     pub fn turn<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
         let mut state = self.free()?;
         state.under_way = true;
         state.turns += 1;
         drop(state);
-        // Ends the turn also when the work panics.
+        // Ends the turn even if the work panics.
         struct End<'a>(&'a Pace, Instant);
         impl Drop for End<'_> {
             fn drop(&mut self) {
@@ -81,8 +81,8 @@ impl Pace {
         Ok(result)
     }
 
-    /// Does some work that keeps nobody waiting, and does not touch the device: it begins when nobody holds the
-    /// pace, whoever holds it then does not wait for its end, and its time counts as spent.
+    /// Runs some work that does not use the device. It starts when the pace is not held, [`Pace::hold`] does
+    /// not wait for its end, and its time counts as spent.
     pub fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
         drop(self.free()?);
         self.alive();
@@ -101,7 +101,7 @@ impl Pace {
         if state.stopped { Err(Stopped) } else { Ok(state) }
     }
 
-    /// Lets no turn begin; returns when none is under way.
+    /// Blocks further turns; returns when no turn runs.
     pub fn hold(&self) {
         let mut state = self.lock();
         state.held = true;
@@ -110,7 +110,7 @@ impl Pace {
         }
     }
 
-    /// Whether it is held, and no turn is under way.
+    /// True if it is held and no turn runs.
     pub fn is_held(&self) -> bool {
         let state = self.lock();
         state.held && !state.under_way
@@ -121,7 +121,7 @@ impl Pace {
         self.changed.notify_all();
     }
 
-    /// No further turns, ever.
+    /// Ends all turns for good.
     pub fn stop(&self) {
         self.lock().stopped = true;
         self.changed.notify_all();
@@ -140,7 +140,7 @@ impl Pace {
         self.lock().turns
     }
 
-    /// What is begun now may spend so much; nothing enforces it, see [`Pace::is_share_spent`].
+    /// Sets the time that the next case may spend. The caller checks [`Pace::is_share_spent`].
     pub fn allot(&self, share: Duration) {
         let mut state = self.lock();
         state.share = Some(state.spent.saturating_add(share));
@@ -158,9 +158,9 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    /// However the two interleave: while it is held no work runs, and after the release some does.
+    /// In every interleaving, no work runs while the pace is held, and some runs after the release.
     #[test]
-    fn nothing_runs_while_it_is_held() {
+    fn no_turn_runs_while_the_pace_is_held() {
         let pace = Arc::new(Pace::default());
         let (working, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let searcher = std::thread::spawn({
@@ -195,9 +195,9 @@ mod tests {
         assert_eq!(pace.turn(|| ()), Err(Stopped));
     }
 
-    /// Whoever watches sees each turn, and nothing while one does not end.
+    /// The listener sees each turn, and nothing during a turn that does not end.
     #[test]
-    fn a_turn_is_a_sign_of_life_at_either_end() {
+    fn a_turn_beats_at_its_start_and_end() {
         let pace = Pace::default();
         let beats = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&beats);
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!((inside, beats.load(Ordering::SeqCst)), (1, 2));
         pace.turn(|| pace.alive()).unwrap();
         assert_eq!(beats.load(Ordering::SeqCst), 5);
-        // What is done aside keeps nobody waiting, and does not begin while the pace is held.
+        // Work aside blocks no holder, and does not start while the pace is held.
         pace.aside(|| pace.hold()).unwrap();
         assert_eq!(beats.load(Ordering::SeqCst), 7);
         pace.stop();

@@ -1,5 +1,5 @@
-//! When searches in idle time may measure: while no engine of the process has anything to do, since they share the
-//! machine whatever model each of them holds.
+//! Coordination of idle tuning: searches measure only while all engines of the process are idle, because
+//! engines share the machine.
 
 use std::sync::{Arc, Weak};
 
@@ -19,12 +19,12 @@ impl State {
     }
 }
 
-/// How many engines have something to do, and the searches that wait for there to be none.
+/// Number of busy engines, and the searches that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet(Mutex<State>);
 
 impl Quiet {
-    /// An engine has something to do: returns when nothing is measured, and nothing will be.
+    /// Marks an engine as busy. Returns when no search measures.
     pub(crate) fn end(&self) {
         let mut state = self.0.lock();
         state.busy += 1;
@@ -33,7 +33,7 @@ impl Quiet {
         }
     }
 
-    /// It has not any more.
+    /// Marks an engine as idle.
     pub(crate) fn begin(&self) {
         let mut state = self.0.lock();
         state.busy -= 1;
@@ -42,8 +42,8 @@ impl Quiet {
         }
     }
 
-    /// A search of an engine that has something to do at this moment.
-    pub(super) fn join(&self, search: &Arc<Pace>) {
+    /// Adds a search of an engine that is busy at this moment.
+    pub(crate) fn join(&self, search: &Arc<Pace>) {
         let mut state = self.0.lock();
         search.hold();
         state.searches.push(Arc::downgrade(search));

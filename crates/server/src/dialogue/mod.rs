@@ -165,7 +165,7 @@ impl Ask {
         let served = Arc::clone(&admission.served);
         let chat = &served.text.chat;
         self.check(&served)?;
-        let shaping = params::logits_processors(
+        let processors = params::logits_processors(
             &self.logits_options,
             self.sampling.temperature,
             &served.text.tokenizer,
@@ -184,7 +184,7 @@ impl Ask {
             max_tokens: params::max_tokens(asked, prepared.ids.len(), served.model.context, most),
             prompt: prepared.ids,
             sampling: self.sampling,
-            shaping,
+            processors,
             constraint: prepared.constraint,
             shown: served.text.marks.iter().map(|(_, id)| *id).collect(),
             stop: self.stop,

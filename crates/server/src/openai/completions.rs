@@ -17,7 +17,7 @@ use crate::dialogue::{Form, Reason};
 use crate::error::Error;
 use crate::rejections::{Checked, RejectsFields, UnsupportedField, is_empty, is_text_format};
 use crate::{App, events, generation, params, prompt};
-use engine::{Event, Finished, Request, Scales, Served, Shaping, Text, TokenLogprobs};
+use engine::{Event, Finished, LogitsProcessors, Request, Scales, Served, Text, TokenLogprobs};
 use plan::sample::Sampling;
 
 /// Maximum number of prompts, or answers to them, in a request.
@@ -50,7 +50,7 @@ pub(crate) async fn completions(
         prompt: Vec::new(),
         max_tokens: 0,
         sampling,
-        shaping: Shaping::NONE,
+        processors: LogitsProcessors::NONE,
         constraint: None,
         shown: Vec::new(),
         stop: params::stops(request.stop.take())?,
@@ -68,7 +68,7 @@ pub(crate) async fn completions(
     let served = Arc::clone(&admission.served);
     let (model, lora) = (request.model.as_deref(), request.lora.as_deref());
     template.adapters = params::adapters(&served.model, model, lora)?;
-    template.shaping =
+    template.processors =
         params::logits_processors(&logits_options, sampling.temperature, &served.text.tokenizer)?;
     if let Form::Grammar(grammar) = form {
         template.constraint = Some(prompt::constraint(&app, &served, grammar).await?);

@@ -1,15 +1,15 @@
-//! A group of tensor operations by itself. What it computes is not computed here once more: its results under the
-//! heuristic's choice are what other devices and the kernel of steps give, and every choice is held to those bits.
+//! Benchmark of one fused group of tensor operations. Its results are not verified independently: results
+//! under the heuristic choice match other devices, and every choice must give the same bits.
 
 use super::{Work, buffers, noise};
 use device::tune::beam::Failure;
 use device::{Data, Request, WeightSource};
 use plan::{Buffer, BufferId, Class, DType, Plan};
 
-/// A row by one thread's few lanes at an Orin's lowest clock is slow; a simulator is slower.
+/// Lower limit: a row on a few threads at the lowest clock of an Orin. A simulator is slower.
 const SLOWEST: f64 = 0.01e9;
 
-/// A plan that is one group, and what it is given.
+/// A plan of one group, and its inputs.
 pub(super) struct Alone {
     plan: [Plan; 1],
     numbers: Vec<f32>,

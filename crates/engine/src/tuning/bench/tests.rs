@@ -1,4 +1,4 @@
-//! Which instances there are at a time.
+//! Tests of the number of open instances.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use super::*;
 use device::Footprint;
 use device::cpu::{Cpu, Isa};
 
-/// The CPU, with its instances counted; when it is full there is no room for one more.
+/// The CPU with a counter and a limit of instances.
 struct Counting {
     cpu: Cpu,
     opened: AtomicUsize,
@@ -46,10 +46,10 @@ impl Device for Counting {
     }
 }
 
-/// Choices of one layout share an instance, up to so many bytes; where there is no room for a second layout's
-/// the first one's goes.
+/// Choices of one layout share an instance up to a size limit. Without room for a second layout, the first
+/// instance is dropped.
 #[test]
-fn instances_are_opened_as_seldom_as_there_is_room() {
+fn instances_are_reopened_only_for_lack_of_room() {
     let (rows, cols, batch) = (256, 128, 3);
     let case = Case { family: "project".into(), dtype: DType::F16, rows, cols, batch };
     let device = Counting {
@@ -61,7 +61,7 @@ fn instances_are_opened_as_seldom_as_there_is_room() {
     let (pace, mut watch) = (Pace::default(), WallClock::default());
     let bench = CaseBench::new(&device, &case, None, &space, 0, &pace, &mut watch);
     let mut bench = bench.unwrap_or_else(|_| panic!("{case} can be measured"));
-    // One that no weight depends on, so that every processor has it.
+    // A parameter that does not change the layout of weights, so that every processor has it.
     bench.layout = vec!["rows_per_task"];
     let of = |layout: u32, prefetch: u32| {
         let mut choice = space.heuristic.clone();
@@ -81,7 +81,7 @@ fn instances_are_opened_as_seldom_as_there_is_room() {
     assert_eq!(opened(&mut bench, 64, 1024), 1);
     assert_eq!(opened(&mut bench, 32, 2048), 1, "it was the one that was not used for longest");
 
-    // Inputs, outputs and which rows are checked are prepared anew for every choice.
+    // Inputs, outputs and checked rows are prepared again for every choice.
     let each = u64::from(batch * (rows + cols) + CHECKED as u32) * 4;
     assert_eq!(last(&mut bench.opened).bytes, each);
     last(&mut bench.opened).bytes = MOST_PREPARED - each;

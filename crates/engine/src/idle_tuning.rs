@@ -1,33 +1,35 @@
-//! The search that goes on while nobody asks for anything, with a thread and device memory of its own. The
-//! engine holds its [`Pace`] while it has something to do, so that no sample is taken while a request runs or
-//! waits. What is found is used at the next load.
+//! IdleTuning tuning: searches kernel choices on its own thread while the engine has no requests.
+//!
+//! The engine pauses the search's [`Pace`] while it is busy, so that no sample is taken during a request.
+//! The next load uses the results.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::bench::WallClock;
-use super::pace::Pace;
-use super::{Cases, Tuning};
-use crate::core::Core;
-use crate::handle::Shared;
+use super::shared::Shared;
+use super::tuning::bench::WallClock;
+use super::tuning::pace::Pace;
+use super::tuning::{self, Cases, Tuning};
 use device::Device;
 use device::tune::report::{Mode, Progress, Searching, Spec};
 use device::tune::{Case, Store};
 
-/// Seconds of measuring after a load.
+/// Measuring time per load, in seconds.
 const BUDGET_SECONDS: f64 = 300.0;
 
-/// A search under way. Dropping it ends it.
-pub(crate) struct Idle {
+/// A search in progress; dropping it ends it.
+pub(super) struct IdleTuning {
     pace: Arc<Pace>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Idle {
-    /// Begins, held, where the load asks for it and something can be tuned.
-    pub(crate) fn start(core: &Core, shared: &Arc<Shared>) -> Option<Self> {
-        let (device, cases, tuning) = core.tunable();
+impl IdleTuning {
+    /// Starts a paused search if the mode is `auto` and the model has tunable cases.
+    pub(super) fn start(
+        (device, cases, tuning): (Arc<dyn Device>, &[Case], &Tuning),
+        shared: &Arc<Shared>,
+    ) -> Option<Self> {
         if tuning.mode != Mode::Auto || cases.is_empty() {
             return None;
         }
@@ -41,34 +43,34 @@ impl Idle {
         match std::thread::Builder::new().name("tune".into()).spawn(body) {
             Ok(thread) => Some(Self { pace, shared: Arc::clone(shared), thread: Some(thread) }),
             Err(error) => {
-                tracing::warn!(%error, "no search in idle time: its thread could not be started");
+                tracing::warn!(%error, "no idle tuning: cannot start its thread");
                 None
             }
         }
     }
 
-    /// Whether nothing is measured, and nothing can be.
-    pub(crate) fn is_held(&self) -> bool {
+    /// True if the search is paused.
+    pub(super) fn is_paused(&self) -> bool {
         self.pace.is_held()
     }
 }
 
-impl Drop for Idle {
+impl Drop for IdleTuning {
     fn drop(&mut self) {
         self.pace.stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the search in idle time panicked");
+            tracing::error!("idle tuning panicked");
         }
         *self.shared.searching.lock() = None;
     }
 }
 
-fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, shared: &Shared) {
+fn search(device: &dyn Device, cases: &[Case], settings: &Tuning, pace: &Pace, shared: &Shared) {
     let spec =
-        Spec { budget_seconds: BUDGET_SECONDS, cold_bytes: tuning.cold_bytes, ..Spec::default() };
-    let store = Store::new(&tuning.dir);
+        Spec { budget_seconds: BUDGET_SECONDS, cold_bytes: settings.cold_bytes, ..Spec::default() };
+    let store = Store::new(&settings.dir);
     let mut state = Searching::default();
     let mut progress = |step: Progress| {
         match step {
@@ -79,7 +81,7 @@ fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, sha
             Progress::Case { row } => {
                 state.count(row.state);
                 let (case, gain) = (&row.case, row.gain);
-                tracing::info!(%case, state = ?row.state, gain, why = row.why, "tuned in idle time");
+                tracing::info!(%case, state = ?row.state, gain, why = row.why, "idle tuning: case done");
             }
         }
         state.turns = pace.turns();
@@ -87,11 +89,11 @@ fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, sha
     };
     let mut watch = WallClock::default();
     let cases = Cases::Products(cases);
-    match super::run(device, cases, &store, &spec, pace, &mut watch, &mut progress) {
+    match tuning::run(device, cases, &store, &spec, pace, &mut watch, &mut progress) {
         Ok(report) => {
             let (found, left, file) = (report.rows.len(), report.left, &report.file);
-            tracing::info!(found, left, file = %file.display(), remembered = report.remembered, "search in idle time is over");
+            tracing::info!(found, left, file = %file.display(), remembered = report.remembered, "idle tuning is done");
         }
-        Err(error) => tracing::warn!(%error, "search in idle time failed"),
+        Err(error) => tracing::warn!(%error, "idle tuning failed"),
     }
 }

@@ -1,7 +1,7 @@
-//! Answers held to a grammar: which tokens may come next, by llguidance.
+//! Grammar-constrained decoding: computes the tokens that a grammar allows next, with llguidance.
 //!
-//! A grammar is compiled once for a request, away from the engine's thread. What may come next follows from the tokens
-//! before: it is found out before the step whose logits it is applied to, or, where the host applies it, beside that step.
+//! A grammar is compiled once per request, outside the engine thread. The mask of the next token depends on the
+//! tokens before it. It is computed before the step that applies it, or during that step if the host applies it.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -12,22 +12,22 @@ use llguidance::{Matcher, ParserFactory};
 use model::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use super::gbnf;
+use crate::gbnf;
 
-/// Bytes of a grammar at most.
+/// Largest source of a grammar, in bytes.
 const SOURCE: usize = 256 << 10;
 
-/// What an answer has to be.
+/// Format that an answer must have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Grammar {
-    /// JSON that a schema describes.
+    /// JSON that matches a schema.
     JsonSchema(Value),
     Regex(String),
-    /// A grammar in llguidance's dialect of Lark.
+    /// Grammar in llguidance's dialect of Lark.
     Lark(String),
-    /// A grammar in llama.cpp's notation.
+    /// Grammar in llama.cpp's notation.
     Gbnf(String),
-    /// One that refers to others by `@name`.
+    /// Lark grammar that refers to others by `@name`.
     Within {
         lark: String,
         parts: Vec<(String, Grammar)>,
@@ -35,13 +35,13 @@ pub enum Grammar {
 }
 
 impl Grammar {
-    /// A grammar as somebody has written it, in one of the two notations.
+    /// Grammar from its source, in GBNF or Lark.
     #[must_use]
     pub fn written(text: String) -> Self {
         if gbnf::is_gbnf(&text) { Self::Gbnf(text) } else { Self::Lark(text) }
     }
 
-    /// Bytes of its text.
+    /// Size of the source in bytes.
     fn size(&self) -> usize {
         match self {
             Self::JsonSchema(schema) => schema.to_string().len(),
@@ -52,7 +52,7 @@ impl Grammar {
         }
     }
 
-    fn of_one(&self) -> Result<GrammarWithLexer, String> {
+    fn without_parts(&self) -> Result<GrammarWithLexer, String> {
         Ok(match self {
             Self::JsonSchema(schema) => GrammarWithLexer::from_json_schema(spaced(schema.clone())),
             Self::Regex(regex) => GrammarWithLexer::from_regex(regex),
@@ -63,33 +63,34 @@ impl Grammar {
         })
     }
 
-    /// All that llguidance has to know.
+    /// Grammar in llguidance's form, with those that it refers to.
     fn translated(&self) -> Result<TopLevelGrammar, String> {
-        let mut top = TopLevelGrammar::from_grammar(self.of_one()?);
+        let mut top = TopLevelGrammar::from_grammar(self.without_parts()?);
         if let Self::Within { parts, .. } = self {
             for (name, part) in parts {
-                top.grammars.push(GrammarWithLexer { name: Some(name.clone()), ..part.of_one()? });
+                top.grammars
+                    .push(GrammarWithLexer { name: Some(name.clone()), ..part.without_parts()? });
             }
         }
         Ok(top)
     }
 }
 
-/// A schema whose JSON has a space at most between its parts: a model could go on with white space for ever.
+/// Allows at most one space between the parts of JSON: a model could otherwise generate white space forever.
 fn spaced(mut schema: Value) -> Value {
     if let Value::Object(map) = &mut schema {
-        let ways = serde_json::json!({
+        let options = serde_json::json!({
             "whitespace_flexible": false, "item_separator": ", ?", "key_separator": ": ?",
         });
-        map.entry("x-guidance").or_insert(ways);
+        map.entry("x-guidance").or_insert(options);
     }
     schema
 }
 
-/// Compiles grammars for a model's tokens.
+/// Compiler of grammars for one tokenizer.
 pub struct Grammars {
     tokenizer: Arc<Tokenizer>,
-    /// Made when it is needed first: it holds all tokens in a tree.
+    /// Created on first use: it contains a trie of all tokens.
     factory: OnceLock<Result<ParserFactory, String>>,
 }
 
@@ -104,14 +105,14 @@ impl Grammars {
         Self { tokenizer, factory: OnceLock::new() }
     }
 
-    /// A constraint for one answer.
+    /// Compiles a grammar into the constraint of one answer.
     ///
     /// # Errors
-    /// What is wrong with the grammar, or that it is too large: what compiling may take is bounded.
+    /// The grammar is invalid, or compiling it exceeds the limits.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, String> {
         let size = grammar.size();
         if size > SOURCE {
-            return Err(format!("has {size} bytes, at most {SOURCE} are compiled"));
+            return Err(format!("has {size} bytes, limit {SOURCE}"));
         }
         let factory = self.factory.get_or_init(|| self.factory());
         let factory = factory.as_ref().map_err(Clone::clone)?;
@@ -119,7 +120,7 @@ impl Grammars {
         if let Some(error) = matcher.get_error() {
             return Err(first_lines(&error));
         }
-        // What a grammar costs shows with its first mask.
+        // An expensive grammar exceeds its limits at the first mask.
         matcher.compute_mask().map_err(|error| first_lines(&error.to_string()))?;
         let ends: Arc<[u32]> = self.tokenizer.end_ids().collect();
         Ok(Constraint { matcher, next: None, ends })
@@ -130,14 +131,14 @@ impl Grammars {
         let size = tokenizer.vocab_size() as u32;
         let token = |id: u32| {
             let bytes = tokenizer.token_bytes(id).unwrap_or_default();
-            // Control tokens are reached by their number only, not by their text.
+            // Grammars refer to control tokens by number only, not by text.
             let mark = tokenizer.is_control(id) || tokenizer.is_end(id);
             let mark = mark.then_some(TokTrie::SPECIAL_TOKEN_MARKER);
             mark.into_iter().chain(bytes.iter().copied()).collect()
         };
         let tokens: Vec<Vec<u8>> = (0..size).map(token).collect();
         let Some(end) = tokenizer.end_ids().next() else {
-            return Err("the model has no token that ends an answer".into());
+            return Err("the model has no end-of-sequence token".into());
         };
         let trie = TokTrie::from(&TokRxInfo::new(size, end), &tokens);
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
@@ -155,18 +156,18 @@ impl Grammars {
     }
 }
 
-/// An error without the grammar and the state behind it.
+/// First lines of an error, without the grammar and the parser state that follow.
 fn first_lines(error: &str) -> String {
     let lines: Vec<&str> = error.lines().take(3).map(str::trim).collect();
     lines.join(" ").chars().take(500).collect()
 }
 
-/// Where an answer stands in its grammar.
+/// Parser state of one answer in its grammar.
 pub struct Constraint {
     matcher: Matcher,
-    /// Tokens that may come next, once that has been found out.
+    /// Mask of the next token, once computed.
     next: Option<Result<SimpleVob, String>>,
-    /// Tokens that end an answer.
+    /// End-of-sequence tokens.
     ends: Arc<[u32]>,
 }
 
@@ -184,8 +185,8 @@ impl fmt::Debug for Constraint {
 }
 
 impl Constraint {
-    /// Finds out what may come next, if that is not known yet.
-    pub(super) fn look_ahead(&mut self) {
+    /// Computes the mask of the next token, if it is not computed yet.
+    pub(crate) fn look_ahead(&mut self) {
         self.allowed();
     }
 
@@ -195,15 +196,15 @@ impl Constraint {
         })
     }
 
-    /// The mask of a vocabulary, as an [`plan::sample::Adjustment`] has it: tokens that may come next; those that end the
-    /// answer where it may end.
-    pub(super) fn mask(&mut self, vocabulary: usize, mask: &mut Vec<i32>) -> Result<(), String> {
+    /// Writes the mask of the next token in the form of [`plan::sample::Adjustment`]. It contains the
+    /// end-of-sequence tokens if the answer may end.
+    pub(crate) fn mask(&mut self, vocabulary: usize, mask: &mut Vec<i32>) -> Result<(), String> {
         let ends = Arc::clone(&self.ends);
         let allowed = self.allowed().as_ref().map_err(Clone::clone)?;
         let may_end = ends.iter().any(|end| allowed.is_allowed(*end));
         mask.clear();
         mask.extend(allowed.as_slice().iter().map(|word| word.cast_signed()));
-        // Tokens beyond the tokeniser's are padding.
+        // Ids beyond the tokenizer's are padding.
         mask.resize(allowed.len().div_ceil(32), 0);
         if let (Some(last), odd @ 1..) = (mask.last_mut(), allowed.len() % 32) {
             *last &= (1 << odd) - 1;
@@ -217,8 +218,8 @@ impl Constraint {
         Ok(())
     }
 
-    /// Goes on with a token. True if nothing may follow.
-    pub(super) fn take(&mut self, id: u32) -> Result<bool, String> {
+    /// Appends a token. True if nothing may follow.
+    pub(crate) fn accept(&mut self, id: u32) -> Result<bool, String> {
         self.next = None;
         if self.ends.contains(&id) {
             return Ok(true);
@@ -235,7 +236,7 @@ mod tests {
     use plan::sample::Adjustment;
     use serde_json::json;
 
-    /// Tokens that may come next, in order.
+    /// Ids of the allowed next tokens, ascending.
     fn allowed(constraint: &mut Constraint) -> Vec<u32> {
         let (mut mask, mut logits) = (Vec::new(), vec![0.0; 262]);
         constraint.mask(262, &mut mask).unwrap();
@@ -243,7 +244,7 @@ mod tests {
         (0..262).filter(|id| logits[*id as usize] == 0.0).collect()
     }
 
-    /// All bytes, some pieces, and an end.
+    /// Vocabulary of all bytes, some longer tokens, and an end-of-sequence token.
     fn grammars() -> Grammars {
         let bytes = (0..=255u8).map(|byte| match byte {
             b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte).to_string(),
@@ -270,13 +271,13 @@ mod tests {
         Grammars::new(Arc::new(Tokenizer::new(vocabulary).unwrap()))
     }
 
-    /// The text of always taking the allowed token of the highest id.
+    /// Text of an answer that always appends the allowed token with the highest id.
     fn walk(grammars: &Grammars, constraint: &mut Constraint, most: usize) -> String {
         let mut ids = Vec::new();
         for _ in 0..most {
             let id = allowed(constraint).pop().unwrap();
             ids.push(id);
-            if constraint.take(id).unwrap() {
+            if constraint.accept(id).unwrap() {
                 break;
             }
         }
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_follows_its_grammar() {
+    fn answers_match_their_grammars() {
         let grammars = grammars();
         let schema = json!({"type": "object", "properties": {"a": {"const": 1}},
             "required": ["a"], "additionalProperties": false});
@@ -292,7 +293,7 @@ mod tests {
         let mut again = constraint.clone();
         let text = walk(&grammars, &mut constraint, 50);
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), json!({"a": 1}));
-        assert_eq!(walk(&grammars, &mut again, 50), text, "a copy stands where it was made");
+        assert_eq!(walk(&grammars, &mut again, 50), text, "a clone has the state of its original");
         let mut regex = grammars.compile(&Grammar::Regex("(ab){3}".into())).unwrap();
         assert_eq!(walk(&grammars, &mut regex, 50), "ababab");
         let lark = "start: \"x\" @inner <[261]>\n".to_owned();
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Value>(inner).unwrap(), json!({"a": 1}));
     }
 
-    /// Whether a grammar takes a text to its end, byte by byte.
+    /// True if a grammar accepts a complete text, byte by byte.
     fn takes(grammars: &Grammars, grammar: &Grammar, text: &str) -> bool {
         let mut constraint = grammars.compile(grammar).unwrap();
         for (at, byte) in text.bytes().enumerate() {
@@ -311,16 +312,16 @@ mod tests {
             if !allowed(&mut constraint).contains(&id) {
                 return false;
             }
-            if constraint.take(id).unwrap() {
+            if constraint.accept(id).unwrap() {
                 return at + 1 == text.len();
             }
         }
         allowed(&mut constraint).contains(&260)
     }
 
-    /// What llama.cpp's notation says, held against texts; some of them are its own examples.
+    /// Some of these grammars are llama.cpp's own examples.
     #[test]
-    fn grammars_of_llama_cpp_mean_what_they_do_there() {
+    fn gbnf_grammars_accept_the_same_texts_as_in_llama_cpp() {
         let grammars = grammars();
         let arithmetic = "root ::= (expr \"=\" ws term \"\\n\")+\n\
              expr ::= term ([-+*/] term)*\n\
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn text_ends_with_what_it_has_to() {
+    fn free_text_ends_at_its_suffix() {
         let grammars = grammars();
         let lark = "start: a \"!\"\na[suffix=\"]\"]: /(.|\\n)*/\n".to_owned();
         let mut constraint = grammars.compile(&Grammar::Lark(lark)).unwrap();
@@ -363,14 +364,14 @@ mod tests {
                 .encode(&char::from(id).to_string(), model::tokenizer::Specials::Plain, false)
                 .unwrap()[0];
             assert!(allowed(&mut constraint).contains(&id));
-            let stops = constraint.take(id).unwrap();
+            let stops = constraint.accept(id).unwrap();
             assert_eq!(stops, id == u32::from(b'!'));
         }
     }
 
-    /// The corpus of the fuzz target `grammar`, whose first byte is the notation.
+    /// The first byte of each file of the corpus selects the notation.
     #[test]
-    fn the_corpus_of_the_fuzzer_is_compiled_or_refused() {
+    fn grammars_of_the_fuzz_corpus_compile_or_are_rejected() {
         let grammars = grammars();
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/grammar");
         let mut compiled = 0;
@@ -390,9 +391,9 @@ mod tests {
         assert!(compiled >= 4, "{compiled}");
     }
 
-    /// Either it is refused, or it is compiled with little: then the first mask is there too.
+    /// A grammar that compiles also has its first mask.
     #[test]
-    fn hostile_grammars_are_refused_or_cheap() {
+    fn hostile_grammars_are_rejected_or_cheap() {
         let grammars = grammars();
         let deep = "(".repeat(100_000);
         let names: Vec<String> = (0..200_000).map(|i| format!("name {i}")).collect();

@@ -1,15 +1,14 @@
-//! Beginnings of conversations on disk: what slots hold, block by block, so that a daemon that was started again
-//! need not evaluate them again.
+//! Prefix cache on disk: stores the KV cache of finished sequences block by block, so that a restarted daemon
+//! need not evaluate their tokens again.
 //!
-//! A block is [`BLOCK`] tokens. Its file is named by a hash of all tokens up to its end, of the model, and of all
-//! else that its bytes follow from: a prompt is looked up by its own names, conversations share what they begin with,
-//! and one that goes on adds blocks. A file is written under another name first, checked by its own hash when it is
-//! read, and touched when it is used; the ones that were not used for longest make room for others. What is read may be
-//! damaged, cut or somebody else's: then it is not used, and told of.
+//! A block has [`BLOCK`] tokens. The name of its file is a hash of all tokens up to its end, of the model,
+//! and of everything else that determines its bytes. Sequences with a common prefix therefore share files. A
+//! file is written under a temporary name, verified by its own hash on reading, and touched on use; the least
+//! recently used files are deleted first. A damaged, truncated or foreign file is reported and ignored.
 //!
-//! What a slot keeps beside its blocks is that of its end: a ring has lost the beginning, and a state of fixed size has
-//! passed it. So a model that has such has a file of them too, the rest, at the end of some blocks, from where alone it
-//! goes on. Blocks show where prompts part: there it is worth most.
+//! The recurrent part of a slot (recurrent states, ring caches) is valid only at the end of its sequence.
+//! Models with such a part also store it, at the end of some blocks; only there can a prompt continue. The
+//! best positions are those where prompts diverge.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -23,54 +22,36 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-use super::Scales;
-use super::core::Core;
+use super::runner::ModelRunner;
+use super::{PrefixCounts, PrefixStore, Scales};
 use device::{BLOCK, Part};
 
-/// Version of the files, and of how devices lay blocks out.
+/// Version of the files and of the block layout of devices.
 const MAGIC: &[u8; 8] = b"ORINDKV2";
-/// Blocks from one rest to the next, and that a prompt has to be evaluated for until there is one: to write it takes less.
+/// Smallest distance of two snapshots of the recurrent part, in blocks: evaluating fewer tokens is faster
+/// than writing.
 const APART: usize = 4;
-/// Magic, name, bytes of the part; behind it their hash.
+/// Size of the header: magic, name, size of the part. Its hash follows.
 const HEAD: usize = 8 + 32 + 8;
 const HASH: usize = 32;
 const SUFFIX: &str = "kv";
-/// Bytes of each of the model's files that say which model it is, beside what the file system says.
+/// Number of first bytes of each model file that identify it, in addition to file system metadata.
 const BEGINNING: u64 = 1 << 20;
 
-/// Where blocks are kept, and how many bytes of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PrefixStore {
-    pub dir: PathBuf,
-    pub limit: u64,
-}
-
-/// What has become of blocks since the engine started, and the bytes of all files now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixCounts {
-    pub read: u64,
-    pub written: u64,
-    /// Files that were not what they should be.
-    pub refused: u64,
-    /// Times that a file could not be written.
-    pub failed: u64,
-    pub bytes: u64,
-}
-
-/// The hash of a block's tokens, all before them, and what they are evaluated with.
+/// Hash of the tokens up to the end of a block, and of everything that they are evaluated with.
 type Name = [u8; 32];
 
-/// A file.
+/// A stored file.
 struct Kept {
     bytes: u64,
     used: SystemTime,
 }
 
-/// The files of a directory.
+/// Index of the files of a directory.
 #[derive(Default)]
 struct Files {
     kept: HashMap<Name, Kept>,
-    /// Of all of them.
+    /// Total size in bytes.
     bytes: u64,
 }
 
@@ -86,7 +67,7 @@ impl Files {
     }
 }
 
-/// The directories that engines of this process have open: those of one directory share its limit.
+/// Directories that the engines of this process have open. Engines share the size limit of a directory.
 #[derive(Default)]
 pub(super) struct Directories(Mutex<HashMap<PathBuf, Weak<Mutex<Files>>>>);
 
@@ -102,23 +83,23 @@ impl Directories {
     }
 }
 
-/// What a file holds of a sequence.
+/// Contents of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Its last block.
+    /// The last block of a sequence.
     Block,
-    /// What its slot has beside blocks.
-    Rest,
+    /// Recurrent states and ring caches at the end of a sequence.
+    Recurrent,
 }
 
-/// Bytes of the parts of a slot. A model without rings and states of fixed size has no rest.
+/// Sizes of the parts of a slot in bytes. `rest` is 0 for models without recurrent states and ring caches.
 #[derive(Clone, Copy)]
 struct Sizes {
     block: usize,
     rest: usize,
 }
 
-/// Why there is no block.
+/// Error of reading a file.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error(transparent)]
@@ -131,46 +112,46 @@ enum Refused {
     Damaged,
 }
 
-/// The blocks of one loaded model among all files of a directory.
-pub(super) struct Prefixes {
+/// Files of one loaded model in a directory.
+pub(super) struct PrefixFiles {
     store: PrefixStore,
-    /// The name before the first block: what all depends on.
+    /// Hash before the first block: model, device and options.
     root: Name,
-    /// What each of the model's adapters is.
+    /// Hash of each adapter.
     adapters: Vec<Name>,
     files: Arc<Mutex<Files>>,
     sizes: Sizes,
-    /// A part on its way.
+    /// Buffer for one part.
     part: Vec<u8>,
-    /// Whether files can be written.
+    /// False after a write has failed.
     writes: bool,
     counts: PrefixCounts,
 }
 
-impl Prefixes {
-    /// Those of a model, where they are configured and the model and its device have blocks.
+impl PrefixFiles {
+    /// Opens the files of a model, if they are configured and the device can export blocks.
     pub(super) fn open(
-        core: &mut Core,
+        runner: &mut ModelRunner,
         counts: PrefixCounts,
         directories: &Directories,
     ) -> Option<Self> {
-        let store = core.prefix_store()?.clone();
+        let store = runner.spec().prefixes.as_ref()?.clone();
         let dir = store.dir.display();
-        let (block, rest) = (core.part_bytes(Part::Block(0)), core.part_bytes(Part::Rest(0)));
+        let (block, rest) = (runner.part_bytes(Part::Block(0)), runner.part_bytes(Part::Rest(0)));
         let Some((block, rest)) = block.zip(rest) else {
-            let (model, device) = (&core.model().id, core.device());
+            let (model, device) = (&runner.model().id, runner.device());
             tracing::info!(model, device, "this device's prefixes are not kept on disk");
             return None;
         };
         let sizes = Sizes { block, rest };
         if sizes.rest > 0
-            && let Err(error) = clear(core, sizes.rest)
+            && let Err(error) = clear(runner, sizes.rest)
         {
             tracing::warn!(%error, %dir, "no prefixes on disk");
             return None;
         }
-        let opened = identity(core.model_files(), &core.evaluated_by()).and_then(|root| {
-            let each = core.adapter_files().map(|path| identity(std::iter::once(path), ""));
+        let opened = identity(runner.model_files(), &runner.cache_format()).and_then(|root| {
+            let each = runner.adapter_files().map(|path| identity(std::iter::once(path), ""));
             let adapters = each.collect::<io::Result<_>>()?;
             Self::new(&store, root, adapters, sizes, counts, directories)
         });
@@ -205,31 +186,37 @@ impl Prefixes {
         PrefixCounts { bytes: self.files.lock().bytes, ..self.counts }
     }
 
-    /// Whether blocks are still written.
+    /// False after a write has failed.
     pub(super) const fn writes(&self) -> bool {
         self.writes
     }
 
-    /// Tokens that a prompt begins with and that can be read; the last one never is.
+    /// Number of first tokens of a prompt that can be read, never including the last one.
     pub(super) fn covers(&self, prompt: &[u32], adapters: Scales) -> usize {
         let whole = prompt.len().saturating_sub(1) / BLOCK;
         let names = self.names(&prompt[..whole * BLOCK], adapters);
         let files = self.files.lock();
         let blocks = (1..).zip(names).take_while(|(_, name)| files.kept.contains_key(name));
-        let complete =
-            |name: &Name| !self.has_rest() || files.kept.contains_key(&name_of(*name, Kind::Rest));
+        let complete = |name: &Name| {
+            !self.is_recurrent() || files.kept.contains_key(&name_of(*name, Kind::Recurrent))
+        };
         blocks.filter(|(_, name)| complete(name)).last().map_or(0, |(blocks, _)| blocks) * BLOCK
     }
 
-    /// Whether a model goes on from where its rest is of, and not from any block.
-    pub(super) const fn has_rest(&self) -> bool {
+    /// True if a prompt can continue only at a snapshot of the recurrent part.
+    pub(super) const fn is_recurrent(&self) -> bool {
         self.sizes.rest > 0
     }
 
-    /// Tokens of a prompt at which its rest is worth keeping, the furthest first, where it is evaluated from `from` on:
-    /// where it parts from what was kept before, and its end.
-    pub(super) fn rests(&self, prompt: &[u32], adapters: Scales, from: usize) -> Vec<usize> {
-        if !self.has_rest() || !self.writes {
+    /// Positions of a prompt at which to store the recurrent part, descending, if it is evaluated from `from`
+    /// on: the end of its stored blocks, and its own end.
+    pub(super) fn snapshot_positions(
+        &self,
+        prompt: &[u32],
+        adapters: Scales,
+        from: usize,
+    ) -> Vec<usize> {
+        if !self.is_recurrent() || !self.writes {
             return Vec::new();
         }
         let whole = prompt.len().saturating_sub(1) / BLOCK;
@@ -244,7 +231,7 @@ impl Prefixes {
         rests
     }
 
-    /// The name before the first block of what is evaluated with adapters, or without any.
+    /// Hash before the first block: model, device and options.
     fn root(&self, adapters: Scales) -> Name {
         let taken = self.adapters.iter().zip(adapters.0).filter(|(_, scale)| *scale != 0.0);
         taken.fold(self.root, |root, (adapter, scale)| {
@@ -253,7 +240,7 @@ impl Prefixes {
         })
     }
 
-    /// The names of the whole blocks of a sequence.
+    /// Names of the whole blocks of a sequence.
     fn names(&self, tokens: &[u32], adapters: Scales) -> impl Iterator<Item = Name> {
         let blocks = tokens.chunks_exact(BLOCK);
         blocks.scan(self.root(adapters), |name, tokens| {
@@ -264,16 +251,17 @@ impl Prefixes {
         })
     }
 
-    /// The name of a part at the end of `tokens`, whole blocks, and its bytes.
+    /// Name and size of a part at the end of `tokens`, which are whole blocks.
     fn part(&self, tokens: &[u32], adapters: Scales, part: Kind) -> (Name, usize) {
         let Some(name) = self.names(tokens, adapters).last() else {
             unreachable!("parts are at the end of a block");
         };
         let Sizes { block, rest } = self.sizes;
-        (name_of(name, part), if part == Kind::Rest { rest } else { block })
+        (name_of(name, part), if part == Kind::Recurrent { rest } else { block })
     }
 
-    /// The part at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
+    /// Reads the part at the end of `tokens`, which are whole blocks. `None` if there is no usable file; logs
+    /// the reason.
     pub(super) fn read(&mut self, tokens: &[u32], adapters: Scales, part: Kind) -> Option<&[u8]> {
         let (name, bytes) = self.part(tokens, adapters, part);
         let path = self.path(&name);
@@ -295,14 +283,14 @@ impl Prefixes {
         }
     }
 
-    /// The first whole block of a sequence that there is no file of.
+    /// Index of the first whole block of a sequence without a file.
     pub(super) fn missing(&self, tokens: &[u32], adapters: Scales) -> Option<usize> {
         let files = self.files.lock();
         self.names(tokens, adapters).position(|name| !files.kept.contains_key(&name))
     }
 
-    /// Writes the part at the end of `tokens`, whole blocks, once `fill` has brought its bytes. Where that is not
-    /// possible nothing more is written.
+    /// Writes the part at the end of `tokens`, which are whole blocks, after `fill` has provided its bytes.
+    /// Stops writing files after a failure.
     ///
     /// # Errors
     /// Those of `fill`.
@@ -337,23 +325,23 @@ impl Prefixes {
         Ok(())
     }
 
-    /// Notes that the blocks of a sequence and the rest at their end were used: each longer ago than the ones before it,
-    /// without which it is worth nothing.
+    /// Marks the files of a sequence as used. Each block gets an older time than the one before it, without
+    /// which it is useless.
     pub(super) fn touch(&self, tokens: &[u32], adapters: Scales) {
         let now = SystemTime::now();
         let mut names: Vec<Name> = self.names(tokens, adapters).collect();
-        names.extend(names.last().map(|name| name_of(*name, Kind::Rest)));
+        names.extend(names.last().map(|name| name_of(*name, Kind::Recurrent)));
         let mut files = self.files.lock();
         for (name, age) in names.iter().zip(0..) {
             let path = self.path(name);
             let Some(kept) = files.kept.get_mut(name) else { return };
             kept.used = now - Duration::from_millis(age);
-            // Where that fails the next start takes it for older.
+            // After a failure the next start sees an older time.
             let _ = File::open(path).and_then(|file| file.set_modified(kept.used));
         }
     }
 
-    /// Removes what was not used for longest until there is room for so many bytes more.
+    /// Deletes the least recently used files until a number of bytes is free.
     fn make_room(&self, bytes: u64) {
         let mut files = self.files.lock();
         while files.bytes + bytes > self.store.limit {
@@ -374,17 +362,17 @@ impl Prefixes {
     }
 }
 
-/// Writes what slots keep beside their blocks: of what is kept later, some may never have been written.
-fn clear(core: &mut Core, rest: usize) -> Result<(), device::Error> {
+/// Clears the recurrent parts of all slots, so that every stored byte has been written.
+fn clear(runner: &mut ModelRunner, rest: usize) -> Result<(), device::Error> {
     let nothing = vec![0; rest];
-    (0..core.slots() as u32).try_for_each(|slot| core.write_part(Part::Rest(slot), &nothing))
+    (0..runner.slots() as u32).try_for_each(|slot| runner.write_part(Part::Rest(slot), &nothing))
 }
 
-/// The name of what is kept at the end of a block.
+/// Name of a part at the end of a block.
 fn name_of(block: Name, part: Kind) -> Name {
     match part {
         Kind::Block => block,
-        Kind::Rest => Sha256::new_with_prefix(block).chain_update("rest").finalize().into(),
+        Kind::Recurrent => Sha256::new_with_prefix(block).chain_update("rest").finalize().into(),
     }
 }
 
@@ -406,7 +394,7 @@ fn unhex(text: &str) -> Option<Name> {
     Some(name)
 }
 
-/// The files of a directory that are named like blocks. What a write that was cut short has left is removed.
+/// Indexes the block files of a directory. Deletes the temporary files of interrupted writes.
 fn found(dir: &Path) -> io::Result<Files> {
     let mut files = Files::default();
     for entry in fs::read_dir(dir)? {
@@ -426,13 +414,13 @@ fn found(dir: &Path) -> io::Result<Files> {
     Ok(files)
 }
 
-/// What a block's bytes follow from beside its tokens: files, and how they are evaluated.
+/// Hash of everything besides tokens that determines a block: the files and the cache format.
 fn identity<'a>(files: impl Iterator<Item = &'a Path>, evaluated_by: &str) -> io::Result<Name> {
     let mut hash = Sha256::new_with_prefix(MAGIC);
     for path in files {
         let file = File::open(path)?;
         let facts = file.metadata()?;
-        // Whoever writes to a file, even to set its times, sets the time of its change.
+        // Every write to a file sets its change time, even one that only sets other times.
         for fact in [facts.len(), facts.ino()] {
             hash.update(fact.to_le_bytes());
         }
@@ -459,7 +447,7 @@ fn checksum(head: &[u8; HEAD], block: &[u8]) -> [u8; HASH] {
     Sha256::new_with_prefix(head).chain_update(block).finalize().into()
 }
 
-/// Reads a block of known length and checks it.
+/// Reads a part of known size and verifies it.
 fn read(path: &Path, name: &Name, block: &mut [u8]) -> Result<(), Refused> {
     let mut file = File::open(path)?;
     let (found, expected) = (file.metadata()?.len(), (HEAD + HASH + block.len()) as u64);
@@ -476,7 +464,7 @@ fn read(path: &Path, name: &Name, block: &mut [u8]) -> Result<(), Refused> {
     if hash != checksum(&begins, block) { Err(Refused::Damaged) } else { Ok(()) }
 }
 
-/// Writes a block so that its file is there whole or not at all.
+/// Writes a part atomically.
 fn write(path: &Path, name: &Name, block: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let mut options = OpenOptions::new();
@@ -488,7 +476,7 @@ fn write(path: &Path, name: &Name, block: &[u8]) -> io::Result<()> {
         file.write_all(block)
     });
     let renamed = written.and_then(|()| fs::rename(&temporary, path));
-    // What a full disk has cut short is in nobody's way.
+    // Deletes the truncated file of a full disk.
     renamed.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
@@ -501,20 +489,20 @@ mod tests {
     const REST: usize = 1700;
     const FILE: u64 = (HEAD + HASH + BYTES) as u64;
 
-    /// In a process of its own, so to say.
-    fn open(dir: &Path, limit: u64) -> Prefixes {
+    /// Opens a directory as another process would.
+    fn open(dir: &Path, limit: u64) -> PrefixFiles {
         among(&Directories::default(), [7; 32], dir, limit)
     }
 
-    fn among(directories: &Directories, root: Name, dir: &Path, limit: u64) -> Prefixes {
+    fn among(directories: &Directories, root: Name, dir: &Path, limit: u64) -> PrefixFiles {
         let store = PrefixStore { dir: dir.join("prefixes"), limit };
         let counts = PrefixCounts::default();
         let sizes = Sizes { block: BYTES, rest: 0 };
-        Prefixes::new(&store, root, Vec::new(), sizes, counts, directories).unwrap()
+        PrefixFiles::new(&store, root, Vec::new(), sizes, counts, directories).unwrap()
     }
 
-    /// Of a model whose slots have a rest.
-    fn with_rest(dir: &Path, limit: u64) -> Prefixes {
+    /// Opens a directory for a model with a recurrent part.
+    fn with_recurrent(dir: &Path, limit: u64) -> PrefixFiles {
         let mut prefixes = open(dir, limit);
         prefixes.sizes.rest = REST;
         prefixes.part.resize(BYTES.max(REST), 0);
@@ -525,7 +513,7 @@ mod tests {
         (0..(blocks * BLOCK) as u32).map(|i| i.wrapping_mul(seed) % 1000).collect()
     }
 
-    fn write(prefixes: &mut Prefixes, tokens: &[u32], blocks: std::ops::RangeInclusive<usize>) {
+    fn write(prefixes: &mut PrefixFiles, tokens: &[u32], blocks: std::ops::RangeInclusive<usize>) {
         for block in blocks {
             let fill = |bytes: &mut [u8]| {
                 bytes.fill(block as u8);
@@ -535,12 +523,12 @@ mod tests {
         }
     }
 
-    fn file(prefixes: &Prefixes, tokens: &[u32]) -> PathBuf {
+    fn file(prefixes: &PrefixFiles, tokens: &[u32]) -> PathBuf {
         prefixes.path(&prefixes.names(tokens, Scales::NONE).last().unwrap())
     }
 
     #[test]
-    fn what_was_written_is_found_again_as_far_as_it_is_alike() {
+    fn stored_blocks_are_found_up_to_the_first_difference() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 3);
         let mut first = open(dir.path(), 1 << 20);
@@ -556,7 +544,7 @@ mod tests {
         other[BLOCK + 5] += 1;
         assert_eq!(again.covers(&other, Scales::NONE), BLOCK);
         assert_eq!(again.read(&said[..2 * BLOCK], Scales::NONE, Kind::Block).unwrap(), [2; BYTES]);
-        // Of another model, or evaluated otherwise.
+        // Another model, or another cache format.
         again.root = [8; 32];
         assert_eq!(again.covers(&said, Scales::NONE), 0);
         let mode = fs::metadata(file(&first, &said)).unwrap().mode();
@@ -565,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_adapters_have_a_part_in_is_found_with_those_alone() {
+    fn stored_prefixes_depend_on_adapters() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 1);
         let mut prefixes = open(dir.path(), 1 << 20);
@@ -589,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_cut_and_foreign_files_are_counted_and_not_used() {
+    fn damaged_truncated_and_foreign_files_are_counted_and_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(5, 2);
         let one = &said[..BLOCK];
@@ -624,14 +612,14 @@ mod tests {
         assert_eq!(prefixes.counts().refused, count);
         write(&mut prefixes, &said, 1..=1);
         assert_eq!(prefixes.read(one, Scales::NONE, Kind::Block).unwrap(), [1; BYTES]);
-        // What another program has removed is not there, and nothing to tell of.
+        // A file that another program deleted is missing without a warning.
         fs::remove_file(file(&prefixes, one)).unwrap();
         assert!(prefixes.read(one, Scales::NONE, Kind::Block).is_none());
         assert_eq!(prefixes.counts().refused, count);
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first_and_ends_before_beginnings() {
+    fn the_least_recently_used_files_go_first_and_ends_before_prefixes() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (tokens(3, 3), tokens(7, 3));
         let mut prefixes = open(dir.path(), 5 * FILE);
@@ -640,7 +628,7 @@ mod tests {
         write(&mut prefixes, &new, 1..=3);
         prefixes.touch(&new, Scales::NONE);
         assert_eq!(prefixes.counts().bytes, 5 * FILE);
-        let covered = |prefixes: &Prefixes, tokens: &[u32]| {
+        let covered = |prefixes: &PrefixFiles, tokens: &[u32]| {
             prefixes.covers(&[tokens, &[1]].concat(), Scales::NONE) / BLOCK
         };
         assert_eq!([covered(&prefixes, &old), covered(&prefixes, &new)], [2, 3]);
@@ -652,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_of_one_process_share_the_limit() {
+    fn models_of_one_process_share_the_size_limit() {
         let dir = tempfile::tempdir().unwrap();
         let directories = Directories::default();
         let model = |root| among(&directories, [root; 32], dir.path(), 4 * FILE);
@@ -666,14 +654,14 @@ mod tests {
         // The end of what was used before made room.
         assert_eq!(one.missing(&said, Scales::NONE), Some(1));
         assert_eq!(other.missing(&said, Scales::NONE), None);
-        // What one of them writes is not taken for something that was cut short.
+        // A file that another engine is writing is not deleted as an interrupted write.
         fs::write(file(&one, &said).with_extension("tmp"), b"").unwrap();
         model(3);
         assert!(file(&one, &said).with_extension("tmp").exists());
     }
 
     #[test]
-    fn what_cannot_be_written_is_tried_once_and_leaves_nothing() {
+    fn a_failed_write_is_not_repeated_and_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 1);
         let mut small = open(dir.path(), FILE - 1);
@@ -692,43 +680,43 @@ mod tests {
         assert!(!file(&blocked, &said).with_extension("tmp").exists());
     }
     /// Writes the rest behind so many blocks.
-    fn write_rest(prefixes: &mut Prefixes, tokens: &[u32], blocks: usize) {
+    fn write_rest(prefixes: &mut PrefixFiles, tokens: &[u32], blocks: usize) {
         let fill = |bytes: &mut [u8]| {
             bytes.fill(100 + blocks as u8);
             Ok::<_, ()>(())
         };
-        prefixes.write(&tokens[..blocks * BLOCK], Scales::NONE, Kind::Rest, fill).unwrap();
+        prefixes.write(&tokens[..blocks * BLOCK], Scales::NONE, Kind::Recurrent, fill).unwrap();
     }
 
     #[test]
-    fn a_model_with_a_rest_goes_on_from_where_there_is_one() {
+    fn a_recurrent_model_continues_only_at_a_snapshot() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 12);
-        let mut prefixes = with_rest(dir.path(), 1 << 20);
+        let mut prefixes = with_recurrent(dir.path(), 1 << 20);
         write(&mut prefixes, &said, 1..=10);
         assert_eq!(prefixes.covers(&said, Scales::NONE), 0);
         for blocks in [4, 9, 11] {
             write_rest(&mut prefixes, &said, blocks);
         }
-        let mut again = with_rest(dir.path(), 1 << 20);
+        let mut again = with_recurrent(dir.path(), 1 << 20);
         let whole = |bytes: usize| (HEAD + HASH + bytes) as u64;
         assert_eq!(again.counts().bytes, 10 * whole(BYTES) + 3 * whole(REST));
-        // Of the last one there are not all blocks.
+        // The last sequence misses some blocks.
         assert_eq!(again.covers(&said, Scales::NONE), 9 * BLOCK);
         assert_eq!(again.covers(&said[..9 * BLOCK], Scales::NONE), 4 * BLOCK);
         let nine = &said[..9 * BLOCK];
-        assert_eq!(again.read(nine, Scales::NONE, Kind::Rest).unwrap(), [109; REST]);
+        assert_eq!(again.read(nine, Scales::NONE, Kind::Recurrent).unwrap(), [109; REST]);
         assert_eq!(again.read(nine, Scales::NONE, Kind::Block).unwrap(), [9; BYTES]);
         // One for the other, cut or damaged: each is a file of its own.
         let file = |part| again.path(&again.part(nine, Scales::NONE, part).0);
-        let (rest, block) = (file(Kind::Rest), file(Kind::Block));
+        let (rest, block) = (file(Kind::Recurrent), file(Kind::Block));
         let kept = fs::read(&rest).unwrap();
         let mut damaged = kept.clone();
         damaged[HEAD + HASH + 3] ^= 1;
         for (round, bytes) in (1..).zip([fs::read(&block).unwrap(), kept[..99].to_vec(), damaged]) {
             fs::write(&rest, bytes).unwrap();
-            let mut again = with_rest(dir.path(), 1 << 20);
-            assert!(again.read(nine, Scales::NONE, Kind::Rest).is_none());
+            let mut again = with_recurrent(dir.path(), 1 << 20);
+            assert!(again.read(nine, Scales::NONE, Kind::Recurrent).is_none());
             prefixes.counts.refused += again.counts().refused;
             assert_eq!(prefixes.counts().refused, round);
             assert_eq!(again.covers(&said, Scales::NONE), 4 * BLOCK);
@@ -736,12 +724,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_is_worth_most_where_prompts_part_and_at_their_end() {
+    fn snapshots_are_at_the_divergence_and_the_end_of_prompts() {
         let dir = tempfile::tempdir().unwrap();
-        let mut prefixes = with_rest(dir.path(), 1 << 20);
+        let mut prefixes = with_recurrent(dir.path(), 1 << 20);
         let (said, at) = (tokens(3, 20), |blocks: usize| blocks * BLOCK);
-        let rests =
-            |prefixes: &Prefixes, tokens: &[u32], from| prefixes.rests(tokens, Scales::NONE, from);
+        let rests = |prefixes: &PrefixFiles, tokens: &[u32], from| {
+            prefixes.snapshot_positions(tokens, Scales::NONE, from)
+        };
         assert_eq!(rests(&prefixes, &said, 0), [at(19)]);
         assert_eq!(rests(&prefixes, &said[..at(APART)], 0), [0; 0]);
         assert_eq!(rests(&prefixes, &said, at(19 - APART) + 1), [0; 0]);
@@ -751,7 +740,7 @@ mod tests {
         assert_eq!(rests(&prefixes, &other, 0), [at(19), at(11)]);
         assert_eq!(rests(&prefixes, &other, at(11)), [at(19)]);
         assert_eq!(rests(&prefixes, &other[..at(13)], 0), [at(11)]);
-        // Who cannot write, or has no rest.
+        // Without writing or without a recurrent part there are no snapshots.
         prefixes.writes = false;
         assert_eq!(rests(&prefixes, &said, 0), [0; 0]);
         assert_eq!(rests(&open(dir.path(), 1 << 20), &said, 0), [0; 0]);

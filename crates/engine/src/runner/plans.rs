@@ -1,22 +1,20 @@
-//! The plans that a model is prepared with, and what each of them is for: steps of so many rows, with adapters and without,
-//! and what drafts by the model's own layer take. Which of them a step is submitted as is [`super::core`]'s business.
+//! The list of plans that a model is prepared with: one per bucket, each with and without adapters, the plan of
+//! nextn drafts, and plans that skip the nextn layer.
 
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, graph};
 
-/// Rows of the bucket that gives logits for every row: enough to keep the weights' cost shared,
-/// few enough that a large vocabulary's logits stay small.
+/// Rows of the bucket with logits of every row: enough to share the cost of reading the weights,
+/// few enough to keep the logits of a large vocabulary small.
 const ALL_LOGITS_ROWS: usize = model::HIDDEN_ROWS;
-/// Rows of the smallest bucket for the last chunk of a prompt: as many as a GPU's products take at
-/// once.
+/// Rows of the smallest bucket for the last chunk of a prompt: the tile height of a GPU's matmuls.
 const SHORTEST_CHUNK: usize = 8;
 
-/// All of them, before fusion: those of the buckets, the same with adapters, that of drafts, and those that leave nothing
-/// for drafts.
+/// All plans of a model, before fusion.
 ///
 /// # Errors
 /// Those of [`Model::graph`].
-pub(super) fn all(
+pub(crate) fn all(
     model: &Model,
     layout: KvLayout,
     chunk: usize,
@@ -24,42 +22,40 @@ pub(super) fn all(
 ) -> graph::Result<Vec<Plan>> {
     let buckets = buckets(layout, chunk, skips_padding, model.pooling().is_some());
     let with = buckets.iter().filter(|_| model.adapters().len() > 0);
-    let resting = buckets.iter().map(|bucket| (bucket, false));
-    let resting = resting.chain(with.clone().map(|bucket| (bucket, true)));
-    let resting = resting.filter(|(bucket, _)| can_rest(**bucket));
+    let without_nextn = buckets.iter().map(|bucket| (bucket, false));
+    let without_nextn = without_nextn.chain(with.clone().map(|bucket| (bucket, true)));
+    let without_nextn = without_nextn.filter(|(bucket, _)| may_skip_nextn(**bucket));
     let plans = buckets.iter().map(|bucket| model.plan(layout, *bucket));
     plans
         .chain(with.map(|bucket| model.adapted_plan(layout, *bucket)))
         .chain(model.draft_plan(layout).transpose())
-        .chain(resting.filter_map(|(bucket, adapted)| {
+        .chain(without_nextn.filter_map(|(bucket, adapted)| {
             model.resting_plan(layout, *bucket, adapted).transpose()
         }))
         .collect()
 }
 
-/// Whether it leaves nothing for drafts, of the plans of a model with a layer for them.
-pub(super) fn rests(plan: &Plan) -> bool {
+/// True if a plan of a model with a nextn layer omits the state that its drafts need.
+pub(super) fn skips_nextn(plan: &Plan) -> bool {
     let of_layer = plan.find(Class::State, ports::NEXTN_HIDDEN).is_some()
         || plan.find(Class::Mailbox, ports::NEXT).is_some();
-    can_rest(plan.bucket) && !of_layer
+    may_skip_nextn(plan.bucket) && !of_layer
 }
 
-/// Whether a step in this bucket has a plan that leaves nothing for drafts by the model's own layer, where one with it costs
-/// more.
-fn can_rest(bucket: Bucket) -> bool {
+/// True if a bucket gets a cheaper plan without the nextn layer.
+fn may_skip_nextn(bucket: Bucket) -> bool {
     matches!(bucket.outputs, Outputs::None | Outputs::Last | Outputs::Resumed)
 }
 
-/// The buckets a model is prepared for, before fusion. The last chunk of a prompt has any length:
-/// a device that computes padding gets buckets of half the size, and half of that, so that a short
-/// prompt is a short step.
+/// Buckets that a model is prepared for. The last chunk of a prompt has any length: a device that computes
+/// padding also gets buckets of half the size, a quarter and so on, so that a short prompt is a short step.
 fn buckets(layout: KvLayout, chunk: usize, skips_padding: bool, embeds: bool) -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = std::iter::successors(Some(1), |b| Some(b * 2))
         .take_while(|b| *b < layout.slots)
         .chain([layout.slots])
         .map(|batch| Bucket::decode(batch, layout.context))
         .collect();
-    // In two parts what has to wait for a mask: for few and for all.
+    // Decode steps that wait for grammar masks are split in two: for one slot and for all.
     let (one, all) =
         (Bucket::decode(1, layout.context), Bucket::decode(layout.slots, layout.context));
     for whole in std::iter::once(one).chain((layout.slots > 1).then_some(all)) {

@@ -1,22 +1,22 @@
 //! Grammars in llama.cpp's notation (GBNF), translated into llguidance's Lark.
 //!
-//! GBNF has no tokens: its rules go down to characters. llguidance has a lexer, whose terminals are regular. So a rule
-//! that reaches no recursion becomes a terminal, with all that it refers to, and the others become rules. A grammar
-//! without recursion is one terminal, and exactly what it says; in one with recursion a terminal takes the longest text
-//! that it matches, which is what a grammar for a language of tokens means.
+//! The rules of GBNF describe characters; llguidance has a lexer with regular terminals. A rule that reaches no
+//! recursion becomes a terminal together with the rules that it refers to; the others stay rules. A grammar
+//! without recursion is one terminal and keeps its exact meaning. In a recursive grammar a terminal matches the
+//! longest text, as in a grammar with a lexer.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Parentheses within each other at most.
+/// Deepest nesting of parentheses.
 const DEPTH: usize = 64;
-/// Repetitions of `{m,n}` at most; llama.cpp's limit.
+/// Largest count in `{m,n}`, which is llama.cpp's limit.
 const REPETITIONS: u32 = 2000;
 
-/// Whether a text is in this notation: its first rule says so.
-pub(super) fn is_gbnf(text: &str) -> bool {
+/// True if the first rule of a text is written in GBNF.
+pub(crate) fn is_gbnf(text: &str) -> bool {
     let lines = text.lines().map(str::trim_start);
     let first = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).take(2);
     let first = first.collect::<Vec<_>>().join(" ");
@@ -24,19 +24,19 @@ pub(super) fn is_gbnf(text: &str) -> bool {
     name.len() < first.len() && name.trim_start().starts_with("::=")
 }
 
-/// The same in Lark.
+/// Translates GBNF into Lark.
 ///
 /// # Errors
-/// What is wrong with it, and in which line.
-pub(super) fn to_lark(text: &str) -> Result<String, String> {
+/// Syntax error, with its line.
+pub(crate) fn to_lark(text: &str) -> Result<String, String> {
     let mut parser = Parser { rest: text, line: 1, names: HashMap::new(), rules: Vec::new() };
     parser.grammar()?;
     let Some(&root) = parser.names.get("root") else {
-        return Err("there is no rule `root`".into());
+        return Err("missing rule `root`".into());
     };
     let mut rules = Vec::new();
     for (name, rule) in parser.rules {
-        let undefined = || format!("there is no rule `{name:.64}`");
+        let undefined = || format!("missing rule `{name:.64}`");
         rules.push(rule.ok_or_else(undefined)?);
     }
     let writer = Writer { recursive: recursive(&rules), rules };
@@ -61,7 +61,7 @@ enum Node {
 }
 
 impl Node {
-    /// Calls a function with every rule that it refers to.
+    /// Calls a function with the index of every rule that the node refers to.
     fn references(&self, found: &mut impl FnMut(usize)) {
         match self {
             Self::Text(_) | Self::Class { .. } | Self::Any => {}
@@ -74,7 +74,7 @@ impl Node {
     }
 }
 
-/// For each rule, whether what it refers to ever comes back to where it was.
+/// Marks the rules that reach a cycle of references.
 fn recursive(rules: &[Node]) -> Vec<bool> {
     let uses: Vec<Vec<usize>> = rules
         .iter()
@@ -84,7 +84,7 @@ fn recursive(rules: &[Node]) -> Vec<bool> {
             all
         })
         .collect();
-    // A rule is not recursive when all that it uses are not: whoever is left over is.
+    // Topological sort: a rule is recursive unless all rules that it uses are sorted before it.
     let mut users = vec![Vec::new(); rules.len()];
     let mut left: Vec<usize> = uses.iter().map(Vec::len).collect();
     for (user, uses) in uses.iter().enumerate() {
@@ -110,7 +110,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Lark tells terminals from rules by their letters.
+    /// Lark distinguishes terminals from rules by upper and lower case.
     fn name(&self, rule: usize) -> String {
         if self.recursive[rule] { format!("rule{rule}") } else { format!("TEXT{rule}") }
     }
@@ -165,7 +165,7 @@ struct Parser<'a> {
     rest: &'a str,
     line: usize,
     names: HashMap<&'a str, usize>,
-    /// In the order in which they are named first.
+    /// Rules in the order of their first mention.
     rules: Vec<(&'a str, Option<Node>)>,
 }
 
@@ -184,21 +184,21 @@ impl<'a> Parser<'a> {
             let rule = self.rule(name);
             self.space(false);
             if !self.eat("::=") {
-                return self.wrong("`::=` is needed behind the name of a rule");
+                return self.wrong("`::=` must follow the name of a rule");
             }
             if self.rules[rule].1.is_some() {
-                return self.wrong(&format!("there is a rule `{name}` already"));
+                return self.wrong(&format!("duplicate rule `{name}`"));
             }
             self.space(true);
             let node = self.choice(0)?;
             self.rules[rule].1 = Some(node);
             if !self.rest.is_empty() && !self.rest.starts_with(['\n', '\r']) {
-                return self.wrong("a rule ends with its line");
+                return self.wrong("unexpected text after a rule");
             }
         }
     }
 
-    /// The number of the rule with that name.
+    /// Index of the rule with a name.
     fn rule(&mut self, name: &'a str) -> usize {
         let next = self.rules.len();
         let rule = *self.names.entry(name).or_insert(next);
@@ -212,7 +212,7 @@ impl<'a> Parser<'a> {
         Err(format!("line {}: {what}", self.line))
     }
 
-    /// Skips blanks and comments, and ends of lines where those mean nothing.
+    /// Skips blanks and comments, and also line ends if `lines` is set.
     fn space(&mut self, lines: bool) {
         loop {
             let Some(c) = self.rest.chars().next() else { return };
@@ -241,7 +241,7 @@ impl<'a> Parser<'a> {
         let (name, rest) = self.rest.split_at(self.rest.len() - rest.len());
         if name.is_empty() {
             let found: String = self.rest.chars().take(1).collect();
-            return self.wrong(&format!("the name of a rule is needed, not {found:?}"));
+            return self.wrong(&format!("expected the name of a rule, found {found:?}"));
         }
         self.rest = rest;
         Ok(name)
@@ -249,7 +249,7 @@ impl<'a> Parser<'a> {
 
     fn choice(&mut self, depth: usize) -> Result<Node, String> {
         if depth > DEPTH {
-            return self.wrong(&format!("more than {DEPTH} parentheses are within each other"));
+            return self.wrong(&format!("parentheses are nested deeper than {DEPTH}"));
         }
         let mut all = vec![self.sequence(depth)?];
         while self.eat("|") {
@@ -287,7 +287,7 @@ impl<'a> Parser<'a> {
             };
             let repeated = self.repeated(node)?;
             all.push(repeated);
-            // Within parentheses a line may end anywhere.
+            // A line may end anywhere within parentheses.
             self.space(depth > 0);
         }
     }
@@ -326,7 +326,9 @@ impl<'a> Parser<'a> {
             return self.wrong("`}` is missing");
         }
         match most {
-            Some(most) if most < least => self.wrong(&format!("{{{least},{most}}} counts down")),
+            Some(most) if most < least => {
+                self.wrong(&format!("{{{least},{most}}} has its limits in the wrong order"))
+            }
             most => Ok((least, most)),
         }
     }
@@ -339,7 +341,7 @@ impl<'a> Parser<'a> {
                 self.rest = rest;
                 Ok(number)
             }
-            _ => self.wrong(&format!("a number of 0 to {REPETITIONS} is needed")),
+            _ => self.wrong(&format!("expected a number from 0 to {REPETITIONS}")),
         }
     }
 
@@ -375,22 +377,24 @@ impl<'a> Parser<'a> {
                 from
             };
             if to < from {
-                return self.wrong(&format!("the range {from:?} to {to:?} runs down"));
+                return self.wrong(&format!("the range {from:?} to {to:?} is empty"));
             }
             ranges.push((from, to));
         }
         if ranges.is_empty() {
-            return self.wrong("a class without characters matches nothing, or all: write `.`");
+            return self.wrong("empty character class; use `.` for any character");
         }
         Ok(Node::Class { negated, ranges })
     }
 
-    /// A character, or what an escape stands for.
+    /// Reads a character or an escape sequence.
     fn character(&mut self) -> Result<char, String> {
         let mut all = self.rest.chars();
         let first = all.next();
         if first != Some('\\') {
-            let Some(c) = first else { return self.wrong("the grammar ends within a text") };
+            let Some(c) = first else {
+                return self.wrong("the grammar ends inside a string or class");
+            };
             self.rest = all.as_str();
             return Ok(c);
         }
@@ -406,7 +410,7 @@ impl<'a> Parser<'a> {
             Some('U') => 8,
             _ => {
                 return self
-                    .wrong("an escape is \\n, \\r, \\t, \\\\, \\\", \\[, \\], \\x, \\u or \\U");
+                    .wrong("unknown escape, expected one of \\n, \\r, \\t, \\\\, \\\", \\[, \\], \\x, \\u or \\U");
             }
         };
         let digits = self.rest.get(..digits).unwrap_or_default();
@@ -426,7 +430,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_notation_is_told_by_its_first_rule() {
+    fn the_first_rule_identifies_the_notation() {
         for text in ["root ::= \"a\"", "# c\n\nroot   ::= x", "root\n  ::= x", "a-b::=c"] {
             assert!(is_gbnf(text), "{text}");
         }
@@ -448,30 +452,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn errors_name_their_line() {
         for (text, said) in [
             ("root ::= \"a\n", "line 1: `\"` is missing"),
-            ("root ::= a", "there is no rule `a`"),
-            ("x ::= \"a\"", "there is no rule `root`"),
-            ("root ::= \"a\"\nroot ::= \"b\"", "line 2: there is a rule `root` already"),
+            ("root ::= a", "missing rule `a`"),
+            ("x ::= \"a\"", "missing rule `root`"),
+            ("root ::= \"a\"\nroot ::= \"b\"", "line 2: duplicate rule `root`"),
             ("root ::= (\"a\"\n\"b\"", "line 2: `)` is missing"),
-            ("root ::= \"a\"{3,2}", "line 1: {3,2} counts down"),
-            ("root ::= \"a\"{9999}", "line 1: a number of 0 to 2000 is needed"),
-            ("root ::= [z-a]", "line 1: the range 'z' to 'a' runs down"),
+            ("root ::= \"a\"{3,2}", "line 1: {3,2} has its limits"),
+            ("root ::= \"a\"{9999}", "line 1: expected a number from 0 to 2000"),
+            ("root ::= [z-a]", "line 1: the range 'z' to 'a' is empty"),
             ("root ::= <[7]>", "line 1: tokens by number or name are not supported"),
-            ("root ::= \"\\q\"", "line 1: an escape is"),
-            ("root ::= \"a\" )", "line 1: a rule ends with its line"),
+            ("root ::= \"\\q\"", "line 1: unknown escape"),
+            ("root ::= \"a\" )", "line 1: unexpected text after a rule"),
         ] {
             let error = to_lark(text).unwrap_err();
             assert!(error.starts_with(said), "{text}: {error}");
         }
         let deep = format!("root ::= {}", "(".repeat(100_000));
-        assert!(to_lark(&deep).unwrap_err().contains("within each other"));
+        assert!(to_lark(&deep).unwrap_err().contains("nested deeper"));
     }
 
     proptest! {
         #[test]
-        fn any_text_is_translated_or_refused(text in "(root ::= )?[a-z\"\\[\\]()|*+?{}0-9,.\\\\ \n:=#^-]{0,60}") {
+        fn any_text_is_translated_or_rejected(text in "(root ::= )?[a-z\"\\[\\]()|*+?{}0-9,.\\\\ \n:=#^-]{0,60}") {
             if let Ok(lark) = to_lark(&text) {
                 prop_assert!(lark.starts_with("start: "));
             }
