@@ -54,7 +54,7 @@ use terminal::Terminal;
 pub fn main() -> ExitCode {
     let args = Args::read();
     let terminal = Terminal::new();
-    ::device::keep_compiled(config::default_tune_dir().join(config::COMPILED));
+    ::device::enable_kernel_cache(config::default_tune_dir().join(config::COMPILED));
     let result = match args.command {
         Command::Daemon(arguments) => return become_daemon(arguments),
         Command::Install(install) => install::install(&install).map_err(Error::from),

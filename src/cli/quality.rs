@@ -145,7 +145,7 @@ impl<'a> Run<'a> {
 
     /// Opens a model with this KV cache type.
     fn cached(&self, name: &str, cache: DType) -> Result<Model, Error> {
-        let model = open(name, self.terminal)?.cached_in(cache);
+        let model = open(name, self.terminal)?.with_cache_type(cache);
         model.map_err(|error| Error::Usage(format!("--kv-type: {name}: {error}")))
     }
 

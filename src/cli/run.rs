@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use nn::Terms;
+use nn::SessionOptions;
 use onnx::{Array, Declared, Elem, Extent, Model, Network};
 use serde::Serialize;
 
@@ -86,9 +86,9 @@ fn run_here(
     let device = chosen(backend, args.threads, args.cpu_isa.as_deref())?;
     live.message(format!("{}: preparing on {backend}", path.display()));
     let tuned = config::client_tune_dir();
-    let terms = Terms { room: None, tuned: Some(&tuned) };
+    let options = SessionOptions { memory_limit: None, tuned: Some(&tuned) };
     let start = Instant::now();
-    let mut network = Network::of_with(model, &*device, terms, inputs).map_err(wrong(path))?;
+    let mut network = Network::of_with(model, &*device, options, inputs).map_err(wrong(path))?;
     let prepare_ms = Some(milliseconds(start.elapsed()));
     let (mut times, mut answers) = (Vec::new(), BTreeMap::new());
     for i in 0..args.repeat.get() {

@@ -247,7 +247,7 @@ fn describe_load(name: &str, config: &Config, request: LoadRequest) -> Result<St
 /// Serves until a signal arrives or the parent process ends.
 fn run(args: &Args, config: Config, log: &Log) -> Result<(), Error> {
     if config.tune_dir.is_absolute() {
-        device::keep_compiled(config.tune_dir.join(config::COMPILED));
+        device::enable_kernel_cache(config.tune_dir.join(config::COMPILED));
     }
     // Must run while this is the only thread and before the filter: the kernel grants AMX registers
     // per request.

@@ -2,7 +2,7 @@
 
 use ::engine::{Handle, LoadSpec, Request, State};
 use orind_testing::engine::{self, Answer, ask, collect};
-use orind_testing::odd;
+use orind_testing::model_variants;
 use orind_testing::random::Random;
 use orind_testing::tiny;
 use plan::sample::Sampling;
@@ -193,7 +193,7 @@ fn a_nextn_layer_changes_no_token() {
     let dir = tempfile::tempdir().unwrap();
     let made = model::synthetic::locate(MODELS[2], &mut |_, _| {}).unwrap();
     let random = made.to_str().unwrap().to_owned();
-    let knowing = odd::of_pairs(&random, dir.path());
+    let knowing = model_variants::of_pairs(&random, dir.path());
     for (model, least) in [(&random, 0.0), (&knowing, 0.9)] {
         let with = start_with(None, model, "f16");
         let without = start_with(Some("none"), model, "f16");
@@ -241,7 +241,7 @@ fn conversations_continue_correctly_after_drafts() {
     let dir = tempfile::tempdir().unwrap();
     let made = model::synthetic::locate(MODELS[2], &mut |_, _| {}).unwrap();
     let random = made.to_str().unwrap().to_owned();
-    for model in [&odd::of_pairs(&random, dir.path()), &random] {
+    for model in [&model_variants::of_pairs(&random, dir.path()), &random] {
         let (with, without) =
             (start_with(None, model, "f16"), start_with(Some("none"), model, "f16"));
         let mut random = Random(seed);

@@ -9,7 +9,7 @@ use model::gguf::Value as Metadata;
 use model::{KvLayout, Model, ports};
 use orind_testing::daemon::Daemon;
 use orind_testing::engine::{self, ask, load};
-use orind_testing::odd::saying;
+use orind_testing::model_variants::saying;
 use orind_testing::session::Session;
 use orind_testing::tiny;
 use plan::{Bucket, Outputs};

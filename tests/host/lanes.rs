@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use orind_testing::control_loop::{Client, door, example, lane, ready};
 use orind_testing::daemon::{Daemon, MODEL, eventually};
-use orind_testing::lane::{Client, door, example, lane, ready};
 use orind_testing::program::said;
 use orind_testing::repository;
 use serde_json::json;

@@ -3,7 +3,7 @@
 
 use ::engine::{BenchSession, Event, GenerateError, Handle, LoadError, LoadSpec, Request};
 use orind_testing::engine::{self, ask, collect};
-use orind_testing::odd::{odd, overflowing};
+use orind_testing::model_variants::{odd, overflowing};
 use orind_testing::tiny;
 use plan::sample::Sampling;
 

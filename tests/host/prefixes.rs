@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::engine::{Handle, LoadSpec, PrefixStore, Request};
 use model::gguf::Value;
 use orind_testing::engine::{self, Answer, ask, collect};
-use orind_testing::odd;
+use orind_testing::model_variants;
 use orind_testing::random::Random;
 use orind_testing::tiny;
 use plan::sample::Sampling;
@@ -52,7 +52,7 @@ fn nightly_cached_prefixes_change_no_answer_of_more_conversations() {
 fn check_conversations(selected: impl Fn(u64) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let window = [("llama.attention.sliding_window", Value::U32(20))];
-    let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
+    let near = model_variants::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
     let models = [
         ("f16", tiny("tiny-llama-Q8_0")),
         ("f16", tiny("tiny-qwen3-Q4_K_M")),
@@ -167,8 +167,8 @@ fn prefix_blocks_are_shared_between_slots() {
 fn a_common_prefix_of_a_model_with_states_or_rings_is_evaluated_twice() {
     let dir = tempfile::tempdir().unwrap();
     let window = [("llama.attention.sliding_window", Value::U32(20))];
-    let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
-    for model in [odd::speaking("qwen35", dir.path()), near] {
+    let near = model_variants::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
+    for model in [model_variants::speaking("qwen35", dir.path()), near] {
         let start = |slots| {
             let spec = engine::spec(&model, "cpu");
             engine::start(LoadSpec { slots, context: 2048, prefill_chunk: 96, ..spec })
@@ -228,8 +228,9 @@ fn nightly_a_restarted_engine_reads_states_of_more_models() {
 fn check_restarts_with_states(selected: impl Fn(u64) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let window = [("llama.attention.sliding_window", Value::U32(20))];
-    let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
-    let drawn = ["gemma3", "qwen35", "lfm2", "rwkv7"].map(|name| odd::speaking(name, dir.path()));
+    let near = model_variants::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
+    let drawn = ["gemma3", "qwen35", "lfm2", "rwkv7"]
+        .map(|name| model_variants::speaking(name, dir.path()));
     let models = (1..).zip(std::iter::once(near).chain(drawn));
     for (seed, model) in models.filter(|(seed, _)| selected(*seed)) {
         println!("{model}: seed {seed}");
@@ -289,7 +290,7 @@ fn check_restarts(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u
 fn a_long_prefix_of_a_recurrent_model_is_evaluated_twice() {
     let (drawn, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
-    let model = odd::speaking("qwen35", drawn.path());
+    let model = model_variants::speaking("qwen35", drawn.path());
     let start = |prefixes| {
         let spec = engine::spec(&model, "cpu");
         engine::start(LoadSpec { slots: 1, context: 2048, prefill_chunk: 96, prefixes, ..spec })

@@ -96,7 +96,7 @@ fn check_rings(name: &str, cache: DType) {
     steps.push(prompt(0..12, 0));
     steps.push((1, vec![row(12, 2), row(12, 0)]));
     let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
-    let model = model.cached_in(cache).unwrap();
+    let model = model.with_cache_type(cache).unwrap();
     let (layers, positions) = model.rings(rings);
     assert!(layers > 0 && positions < 72, "{name}: {positions}");
     let got = logits(&Nv::detect().unwrap(), &model, rings, CHUNK, &steps);
@@ -132,7 +132,7 @@ fn nightly_ring_and_quantised_caches_of_more_architectures_equal_the_cpu() {
 /// Compares the logits of a model whose cache has this type with the CPU's.
 fn check_cache(name: &str, cache: DType) {
     let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
-    let model = model.cached_in(cache).unwrap();
+    let model = model.with_cache_type(cache).unwrap();
     let run = |device: &dyn Device| logits(device, &model, LAYOUT, CHUNK, &steps());
     same(&run(&Nv::detect().unwrap()), &run(&Cpu::detect()), &format!("{name} in {cache}"));
 }

@@ -15,7 +15,7 @@ use engine::tuning::bench::{CaseBench, Stopwatch};
 use engine::tuning::counted::Counted;
 use engine::tuning::pace::Pace;
 use engine::tuning::{self, Cases, Groups, run};
-use nn::{Session, Terms};
+use nn::{Session, SessionOptions};
 use orind_kernels::jit;
 use orind_testing::program::{again, said};
 use orind_testing::random::Random;
@@ -41,8 +41,8 @@ fn graph() -> Graph {
 }
 
 fn open(store: Option<&Path>) -> Session {
-    let terms = Terms { room: None, tuned: store };
-    Session::open_with(&Nv::detect().unwrap(), terms, &[], [], &[&graph()]).unwrap()
+    let options = SessionOptions { memory_limit: None, tuned: store };
+    Session::open_with(&Nv::detect().unwrap(), options, &[], [], &[&graph()]).unwrap()
 }
 
 /// Bits of a session's outputs, and the kernels that it runs.

@@ -52,7 +52,7 @@ fn model(dir: &Path, name: &str, mix: Mix, precision: Precision) -> Model {
         let conversion = Conversion::new(from, mix, false).unwrap();
         conversion.write(&to, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
     }
-    Model::open(&to).unwrap().in_precision(precision)
+    Model::open(&to).unwrap().with_precision(precision)
 }
 
 /// Attention uses tensor cores if a prompt fills enough blocks, for every type of weights and caches.
@@ -71,7 +71,7 @@ fn check_attention(models: &[(&str, DType)]) {
     let (nv, dir) = (Nv::detect().unwrap(), tempfile::tempdir().unwrap());
     for &(name, cache) in models {
         let of = |device: &dyn Device, precision| {
-            let model = model(dir.path(), name, Mix::F32, precision).cached_in(cache).unwrap();
+            let model = model(dir.path(), name, Mix::F32, precision).with_cache_type(cache).unwrap();
             logits(device, &model, 560)
         };
         let exact = of(&Reference, Precision::Single);

@@ -7,7 +7,7 @@ use device::gpu::nv::Nv;
 use model::{KvLayout, Model};
 use onnx::Network;
 use orind_testing::daemon::{self, Daemon};
-use orind_testing::lane::{Client, example, lane, ready};
+use orind_testing::control_loop::{Client, example, lane, ready};
 use orind_testing::program::{again, preload_library, said};
 use orind_testing::session::Session;
 use orind_testing::{data, tiny};
@@ -69,7 +69,7 @@ fn a_control_loop_and_a_model_share_a_gpu() {
 fn steps_during_queued_work() {
     let policy = onnx::Model::read(&data("lanes/policy.onnx")).unwrap();
     let shapes = BTreeMap::from([("observation".to_owned(), vec![1, 12])]);
-    let of_loops = device::for_loops("nv").unwrap();
+    let of_loops = device::open_realtime("nv").unwrap();
     let mut network = Network::new(&policy, &*of_loops, &shapes, &BTreeMap::new()).unwrap();
     let observation = example().0;
     let mut step = || {

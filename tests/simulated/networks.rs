@@ -3,7 +3,7 @@
 use nn::files::{Array, read_npy, write_npy};
 use orind_testing::daemon::{self, Answer, Daemon, MODEL, orinctl};
 use orind_testing::data;
-use orind_testing::lane::example;
+use orind_testing::control_loop::example;
 use orind_testing::program::{preload_library, said};
 use serde_json::{Value, json};
 use tempfile::TempDir;

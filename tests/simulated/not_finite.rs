@@ -2,7 +2,7 @@
 
 use ::engine::{GenerateError, Handle, LoadSpec, Request, State};
 use orind_testing::engine::{self, ask, collect};
-use orind_testing::odd::{odd, overflowing};
+use orind_testing::model_variants::{odd, overflowing};
 use orind_testing::program::{again, said};
 use orind_testing::tiny;
 use plan::sample::Sampling;

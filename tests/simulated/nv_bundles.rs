@@ -47,7 +47,7 @@ fn steps() {
     let nv = Nv::detect().unwrap().first_light().unwrap().in_mode(mode);
     let mut session = Session::new(&*nv, &model, layout, &[bucket]);
     let state = std::env::var_os(STATE).map(PathBuf::from).unwrap();
-    session.instance.keep_faults(&state);
+    session.instance.write_fault_bundles(&state);
     session.load(0, &[(5, 0, 0)]);
     if std::env::var_os(FULL).is_some() {
         // A write beyond the limit fails, as on a full disk, instead of raising a signal.

@@ -99,7 +99,7 @@ impl Config {
         }
         let mut ids = BTreeSet::new();
         if !self.model.is_empty() {
-            ids.insert(synthetic::id_of(&self.model, &self.models_dir));
+            ids.insert(synthetic::default_id(&self.model, &self.models_dir));
         }
         for resident in &self.resident {
             resident.check()?;

@@ -143,7 +143,7 @@ impl Resident {
     /// Name in requests.
     #[must_use]
     pub fn id(&self, models_dir: &Path) -> String {
-        let id = || synthetic::id_of(&self.model, models_dir);
+        let id = || synthetic::default_id(&self.model, models_dir);
         self.name.clone().unwrap_or_else(id)
     }
 }

@@ -127,12 +127,12 @@ fn slots_are_mapped_while_idle(device: &dyn Device) {
 /// of channel rebuilds.
 pub(crate) fn parts_are_read_written_and_copied_while_idle(device: &dyn Device) -> u64 {
     let mut s = Session::new(device);
-    let (blocks, rest) = (s.instance.blocks(), Part::Rest(0));
-    s.instance.copy_part(rest, Part::Rest(1)).unwrap();
+    let (blocks, rest) = (s.instance.blocks(), Part::Recurrent(0));
+    s.instance.copy_part(rest, Part::Recurrent(1)).unwrap();
     s.instance.copy_part(rest, rest).unwrap();
     refused(s.instance.copy_part(Part::Block(0), rest));
     refused(s.instance.copy_part(Part::Block(0), Part::Block(blocks)));
-    refused(s.instance.copy_part(Part::Rest(SLOTS), rest));
+    refused(s.instance.copy_part(Part::Recurrent(SLOTS), rest));
     if s.instance.part_bytes(rest).is_none() {
         let (read, written) = (s.instance.read_part(rest, &mut []), s.write(rest, &[]));
         assert!(matches!(read, Err(Error::Unsupported { .. })));
@@ -143,7 +143,8 @@ pub(crate) fn parts_are_read_written_and_copied_while_idle(device: &dyn Device) 
         let bytes = s.instance.part_bytes(part).unwrap();
         (0..bytes).map(|at| (at * 7 + at / 251 + number * 89) as u8).collect()
     };
-    let parts: Vec<Part> = (0..blocks).map(Part::Block).chain((0..SLOTS).map(Part::Rest)).collect();
+    let parts: Vec<Part> =
+        (0..blocks).map(Part::Block).chain((0..SLOTS).map(Part::Recurrent)).collect();
     for (number, part) in parts.iter().enumerate() {
         let bytes = of(&s, *part, number);
         s.write(*part, &bytes).unwrap();
@@ -162,19 +163,19 @@ pub(crate) fn parts_are_read_written_and_copied_while_idle(device: &dyn Device) 
     s.instance.copy_part(Part::Block(2), Part::Block(1)).unwrap();
     s.instance.copy_part(Part::Block(1), Part::Block(1)).unwrap();
     holds(&mut s, &[[1, 2]]);
-    s.instance.copy_part(Part::Rest(0), Part::Rest(1)).unwrap();
+    s.instance.copy_part(Part::Recurrent(0), Part::Recurrent(1)).unwrap();
     holds(&mut s, &[[1, 2], [rests + 1, rests]]);
     // Mapping does not change the contents of blocks.
     s.instance.map(1, &[0]).unwrap();
     holds(&mut s, &[[1, 2], [rests + 1, rests]]);
-    let (block, rest) = (of(&s, Part::Block(0), 0), of(&s, Part::Rest(0), 0));
+    let (block, rest) = (of(&s, Part::Block(0), 0), of(&s, Part::Recurrent(0), 0));
     let mut out = block.clone();
     for (part, bytes) in [
         (Part::Block(blocks), &block[..]),
         (Part::Block(u32::MAX), &block),
-        (Part::Rest(SLOTS), &rest),
+        (Part::Recurrent(SLOTS), &rest),
         (Part::Block(0), &block[..1]),
-        (Part::Rest(0), &rest[..1]),
+        (Part::Recurrent(0), &rest[..1]),
     ] {
         refused(s.instance.read_part(part, &mut vec![0; bytes.len()]));
         refused(s.write(part, bytes));

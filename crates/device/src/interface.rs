@@ -34,7 +34,7 @@ pub enum Part {
     /// KV cache block with this number.
     Block(u32),
     /// Recurrent snapshot of this slot: its rings and other states that are not split into blocks.
-    Rest(u32),
+    Recurrent(u32),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -338,7 +338,7 @@ pub trait Instance: Send {
 
     /// Writes a bundle for each future fault below the state directory; `tegra-sim replay` runs it.
     /// No effect on devices that cannot record faults.
-    fn keep_faults(&mut self, _state: &Path) {}
+    fn write_fault_bundles(&mut self, _state: &Path) {}
 
     /// Reads one weight from its source and packs it for the device. `progress` receives the number
     /// of source bytes read since its last call.
@@ -356,7 +356,7 @@ pub trait Instance: Send {
     ) -> Result<()>;
 
     /// Number of KV cache blocks; 0 if each slot has its own positions, which are then part of
-    /// [`Part::Rest`].
+    /// [`Part::Recurrent`].
     fn blocks(&self) -> u32 {
         0
     }

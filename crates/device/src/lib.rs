@@ -53,5 +53,5 @@ pub mod first_light {
 pub use interface::*;
 pub use kernels::{Kernels, remembered};
 pub use memory::available;
-pub use orind_kernels::cubin_cache::keep_in as keep_compiled;
-pub use registry::{AUTO, NAMES, behind, for_loops, named};
+pub use orind_kernels::cubin_cache::keep_in as enable_kernel_cache;
+pub use registry::{AUTO, NAMES, behind, named, open_realtime};

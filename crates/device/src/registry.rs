@@ -19,7 +19,7 @@ pub const NAMES: [&str; 4] = ["nv", "cuda", "cpu", "reference"];
 /// # Errors
 ///
 /// Why it cannot be used on this machine, on one line.
-pub fn for_loops(name: &str) -> Result<Arc<dyn Device>, String> {
+pub fn open_realtime(name: &str) -> Result<Arc<dyn Device>, String> {
     match name {
         "nv" => Ok(Arc::new(Nv::detect()?.high_priority())),
         name => named(name, "auto", 1),

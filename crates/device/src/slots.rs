@@ -45,7 +45,7 @@ impl States {
     fn of(&self, part: Part) -> (&[Pieces], u32, &'static str) {
         match part {
             Part::Block(number) => (&self.blocks, number, "block"),
-            Part::Rest(slot) => (&self.rest, slot, "slot"),
+            Part::Recurrent(slot) => (&self.rest, slot, "slot"),
         }
     }
 

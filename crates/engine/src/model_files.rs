@@ -60,7 +60,7 @@ pub(super) fn check_draft(
 ) -> Result<(), LoadError> {
     let Some((spec, name)) = draft(spec) else { return Ok(()) };
     let (ours, text_in_draft) = find(&spec).map_err(|error| in_draft(name, error))?;
-    let why = if ours.goes_on(2, 1) {
+    let why = if ours.can_resume_at(2, 1) {
         draft_model::disagreement(&text_in_draft.tokenizer, &text.tokenizer)
     } else {
         Some("its recurrent state cannot rewind after a rejected draft".to_owned())
@@ -107,7 +107,7 @@ pub(super) fn open(
 ) -> Result<Opened, LoadError> {
     let (model, text) = inspect(&locate(spec, progress)?)?;
     let layout = layout(&model, spec);
-    let model = configure(model, spec)?.in_precision(spec.precision);
+    let model = configure(model, spec)?.with_precision(spec.precision);
     Ok(Opened { model, text: Arc::new(text), layout })
 }
 
@@ -121,7 +121,7 @@ fn with_cache_type(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
     let dtype: DType = spec.kv_type.parse().map_err(|_| {
         LoadError::Invalid(format!("kv_type is `{}`; allowed are f16, q8_0, q4_0", spec.kv_type))
     })?;
-    model.cached_in(dtype).map_err(|error| LoadError::Invalid(format!("kv_type: {error}")))
+    model.with_cache_type(dtype).map_err(|error| LoadError::Invalid(format!("kv_type: {error}")))
 }
 
 /// Adds the adapters of the load.
@@ -143,7 +143,7 @@ fn with_adapters(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
         opened.push(adapter);
     }
     model.with_adapters(opened).map_err(|error| match error {
-        model::Error::Adapter(AdapterError::Of { path, defect }) => in_adapter(&path, &defect),
+        model::Error::Adapter(AdapterError::File { path, defect }) => in_adapter(&path, &defect),
         error => LoadError::Invalid(one_line(&error)),
     })
 }

@@ -152,7 +152,7 @@ pub(super) fn bring_up(
     leave(&**device, &request, spec.memory_reserve, watch.resident(&**device) > 0)?;
     let mut instance = device.open(&Request { choices: Some(&choices), ..request })?;
     if let Some(dir) = &spec.light.dir {
-        instance.keep_faults(dir);
+        instance.write_fault_bundles(dir);
     }
     let crowded = crowds(model.weight_bytes(), memory::available());
     move_weights(&mut *instance, model, watch, crowded)?;
@@ -271,7 +271,7 @@ pub(super) fn describe(
 ) -> ModelInfo {
     let gguf = model.gguf();
     let synthetic = synthetic::is_synthetic(&spec.model);
-    let id = || synthetic::id_of(&spec.model, &spec.models_dir);
+    let id = || synthetic::default_id(&spec.model, &spec.models_dir);
     let id = spec.name.clone().unwrap_or_else(id);
     let info = device.info();
     ModelInfo {

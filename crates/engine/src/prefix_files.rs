@@ -137,7 +137,8 @@ impl PrefixFiles {
     ) -> Option<Self> {
         let store = runner.spec().prefixes.as_ref()?.clone();
         let dir = store.dir.display();
-        let (block, rest) = (runner.part_bytes(Part::Block(0)), runner.part_bytes(Part::Rest(0)));
+        let (block, rest) =
+            (runner.part_bytes(Part::Block(0)), runner.part_bytes(Part::Recurrent(0)));
         let Some((block, rest)) = block.zip(rest) else {
             let (model, device) = (&runner.model().id, runner.device());
             tracing::info!(model, device, "this device's prefixes are not kept on disk");
@@ -365,7 +366,8 @@ impl PrefixFiles {
 /// Clears the recurrent parts of all slots, so that every stored byte has been written.
 fn clear(runner: &mut ModelRunner, rest: usize) -> Result<(), device::Error> {
     let nothing = vec![0; rest];
-    (0..runner.slots() as u32).try_for_each(|slot| runner.write_part(Part::Rest(slot), &nothing))
+    (0..runner.slots() as u32)
+        .try_for_each(|slot| runner.write_part(Part::Recurrent(slot), &nothing))
 }
 
 /// Name of a part at the end of a block.

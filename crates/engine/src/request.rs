@@ -201,7 +201,7 @@ pub enum GenerateError {
 pub struct LoadSpec {
     /// GGUF file, name in `models_dir`, or `synthetic:NAME`.
     pub model: String,
-    /// Name in requests; [`synthetic::id_of`](model::synthetic::id_of) if absent.
+    /// Name in requests; [`synthetic::default_id`](model::synthetic::default_id) if absent.
     pub name: Option<String>,
     pub models_dir: PathBuf,
     /// `auto`, or a name of [`device::NAMES`].

@@ -177,7 +177,7 @@ impl Slots {
         let mut copies = Vec::new();
         let mut slot = Slot { number: self.number(), blocks: Vec::new() };
         if let Some(number) = number.filter(|_| self.division.recurrent) {
-            copies.push([Part::Rest(number), Part::Rest(slot.number)]);
+            copies.push([Part::Recurrent(number), Part::Recurrent(slot.number)]);
         }
         let whole = (cached / BLOCK).min(blocks.len());
         for &block in &blocks[..whole] {
@@ -360,7 +360,7 @@ impl Slots {
             number,
             fork,
         });
-        number.map(|number| [Part::Rest(slot.number), Part::Rest(number)])
+        number.map(|number| [Part::Recurrent(slot.number), Part::Recurrent(number)])
     }
 
     /// Drops all cached sequences.
@@ -445,7 +445,7 @@ mod tests {
                     let copy = self.memory[&from].clone();
                     self.memory.insert(to, copy);
                 }
-                (Part::Rest(from), Part::Rest(to)) => {
+                (Part::Recurrent(from), Part::Recurrent(to)) => {
                     let copy = self.rests[&from].clone();
                     self.rests.insert(to, copy);
                 }

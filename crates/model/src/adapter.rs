@@ -80,7 +80,7 @@ impl Adapter {
     }
 
     fn reject(&self, defect: AdapterError) -> AdapterError {
-        AdapterError::Of { path: self.path().display().to_string(), defect: Box::new(defect) }
+        AdapterError::File { path: self.path().display().to_string(), defect: Box::new(defect) }
     }
 
     /// Factor on the adapter's product at a scale of 1: alpha / rank, or 1 without alpha; 0 if it has no such tensor.

@@ -86,7 +86,7 @@ pub enum AdapterError {
     #[error("tensor `{name}`: adapters for {of} are not supported")]
     Unsupported { name: String, of: &'static str },
     #[error("adapter {path}: {defect}")]
-    Of { path: String, defect: Box<AdapterError> },
+    File { path: String, defect: Box<AdapterError> },
     #[error("{found} adapters, at most {MAX_ADAPTERS} per model")]
     TooMany { found: usize },
 }

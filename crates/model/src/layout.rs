@@ -13,7 +13,7 @@ pub struct KvLayout {
 }
 
 /// The fewest hidden states that a model with a nextn layer stores for drafts; more if it has more slots.
-pub const HIDDEN_ROWS: usize = 16;
+pub const MIN_NEXTN_ROWS: usize = 16;
 
 /// Positions of a span, which devices read at once. Rings are multiples of it, so that each span is contiguous.
 pub(crate) const SPAN: usize = 32;
@@ -33,7 +33,7 @@ impl KvLayout {
 
     /// Rows of [`crate::ports::NEXTN_HIDDEN`].
     pub(crate) fn hidden_rows(self) -> usize {
-        self.slots.max(HIDDEN_ROWS)
+        self.slots.max(MIN_NEXTN_ROWS)
     }
 
     /// Shape of a layer's keys, and of its values.

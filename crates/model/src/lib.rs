@@ -26,6 +26,6 @@ pub use adapter::Adapter;
 pub use architecture::Architecture;
 pub use error::{AdapterError, Error, MAX_ADAPTERS, Result};
 pub use hyper::Hyperparameters;
-pub use layout::{HIDDEN_ROWS, KvLayout};
+pub use layout::{KvLayout, MIN_NEXTN_ROWS};
 pub use model::Model;
 pub use pooling::Pooling;

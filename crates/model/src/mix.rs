@@ -82,7 +82,7 @@ impl Mix {
 
     /// The mix with this `general.file_type`.
     #[must_use]
-    pub fn of_file_type(number: u32) -> Option<Self> {
+    pub fn from_file_type(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mix| mix.file_type() == number)
     }
 
@@ -183,7 +183,7 @@ const fn with_smaller_blocks(dtype: DType) -> DType {
 #[must_use]
 pub fn name_of(gguf: &Gguf) -> &'static str {
     let number = gguf.metadata().u32("general.file_type").ok();
-    if let Some(mix) = number.and_then(Mix::of_file_type) {
+    if let Some(mix) = number.and_then(Mix::from_file_type) {
         return mix.name();
     }
     let mut elements = BTreeMap::new();
@@ -252,7 +252,7 @@ mod tests {
             let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models");
             let gguf = Gguf::open(format!("{data}/{model}.gguf")).unwrap();
             let found = gguf.metadata().u32("general.file_type").unwrap();
-            assert_eq!(Mix::of_file_type(found), Some(mix), "{model}");
+            assert_eq!(Mix::from_file_type(found), Some(mix), "{model}");
             for tensor in gguf.tensors() {
                 let dtype = mix.dtype(&tensor.name, &tensor.shape, TINY);
                 let expected = dtype.unwrap_or(DType::F32);

@@ -122,7 +122,7 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::CacheType`] names a layer with heads that the type cannot store.
-    pub fn cached_in(self, dtype: DType) -> Result<Self, Error> {
+    pub fn with_cache_type(self, dtype: DType) -> Result<Self, Error> {
         let supported = matches!(dtype, DType::F16 | DType::Q8_0 | DType::Q4_0);
         let fits = |head_size: usize| supported && head_size.is_multiple_of(dtype.block_len());
         let other = self.hyper.caches().find(|(_, attention)| !fits(attention.head_size));
@@ -135,7 +135,7 @@ impl Model {
 
     /// The same model with plans of this precision.
     #[must_use]
-    pub fn in_precision(self, precision: Precision) -> Self {
+    pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
@@ -286,7 +286,7 @@ impl Model {
     /// [still have](Self::keeps) them. A recurrent state cannot be rolled back: it continues only after the last
     /// token.
     #[must_use]
-    pub fn goes_on(&self, held: usize, from: usize) -> bool {
+    pub fn can_resume_at(&self, held: usize, from: usize) -> bool {
         from == held || self.hyper.recurrent().next().is_none()
     }
 
@@ -387,7 +387,7 @@ impl Model {
     ///
     /// # Errors
     /// As [`Self::graph`].
-    pub fn resting_plan(
+    pub fn plan_without_nextn(
         &self,
         layout: KvLayout,
         bucket: Bucket,
@@ -431,8 +431,8 @@ mod tests {
             [("llama", false), ("gemma3", false), ("qwen35", true), ("lfm2", true), ("rwkv7", true)]
         {
             let model = Model::open(files.join(format!("{name}.gguf"))).unwrap();
-            assert!(model.goes_on(9, 9) && model.goes_on(0, 0), "{name}");
-            assert_eq!(model.goes_on(9, 8), !recurrent, "{name}");
+            assert!(model.can_resume_at(9, 9) && model.can_resume_at(0, 0), "{name}");
+            assert_eq!(model.can_resume_at(9, 8), !recurrent, "{name}");
         }
     }
 
@@ -518,7 +518,7 @@ mod tests {
         let open = |name: &str| Model::open(data.join(format!("{name}.gguf"))).unwrap();
         let layout = KvLayout { slots: 2, context: 64, ring: None };
         for (dtype, percent) in [(DType::F16, 100), (DType::Q8_0, 53), (DType::Q4_0, 28)] {
-            let model = open("qwen3").cached_in(dtype).unwrap();
+            let model = open("qwen3").with_cache_type(dtype).unwrap();
             let (rows, caches): (Vec<_>, Vec<_>) =
                 model.states(layout).into_iter().partition(|state| state.name == ports::DEFERRED);
             assert!(caches.iter().all(|cache| cache.dtype == dtype), "{dtype}");
@@ -545,7 +545,7 @@ mod tests {
                 "Q6_K cannot store the keys and values of layer 0, which has heads of 32",
             ),
         ] {
-            let error = open(name).cached_in(dtype).unwrap_err().to_string();
+            let error = open(name).with_cache_type(dtype).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
     }

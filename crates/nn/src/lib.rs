@@ -21,5 +21,5 @@ pub mod shape;
 mod train;
 
 pub use plan::graph::{Error, Graph, Result, Tensor};
-pub use session::{Failure, Input, Session, Terms};
+pub use session::{Failure, Input, Session, SessionOptions};
 pub use train::Trainer;

@@ -31,9 +31,9 @@ pub type Weight<'a> = (&'a str, Data<'a>);
 
 /// Options of a session.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Terms<'a> {
+pub struct SessionOptions<'a> {
     /// Most bytes of device memory; `None` for all that is free.
-    pub room: Option<u64>,
+    pub memory_limit: Option<u64>,
     /// Tuning store with the kernel parameters to use.
     pub tuned: Option<&'a Path>,
 }
@@ -62,7 +62,7 @@ impl Session {
         states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
         graphs: &[&Graph],
     ) -> Result<Self, Failure> {
-        Self::open_with(device, Terms::default(), weights, states, graphs)
+        Self::open_with(device, SessionOptions::default(), weights, states, graphs)
     }
 
     /// Like [`Session::open`], with options.
@@ -72,7 +72,7 @@ impl Session {
     /// reserved.
     pub fn open_with<'a>(
         device: &dyn Device,
-        terms: Terms<'_>,
+        options: SessionOptions<'_>,
         weights: &[Weight<'_>],
         states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
         graphs: &[&Graph],
@@ -94,10 +94,10 @@ impl Session {
         };
         let held: Vec<Buffer> = weights.iter().map(weight).collect();
         let request = Request { weights: &held, states: &states, plans: &plans, choices: None };
-        if let Some(room) = terms.room {
-            device.footprint(&request)?.fits(room)?;
+        if let Some(limit) = options.memory_limit {
+            device.footprint(&request)?.fits(limit)?;
         }
-        let choices = terms.tuned.map(|store| device::remembered(device, &request, store));
+        let choices = options.tuned.map(|store| device::remembered(device, &request, store));
         let request = Request { choices: choices.as_ref(), ..request };
         let mut instance = device.open(&request)?;
         for (name, data) in weights {

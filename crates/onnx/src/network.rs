@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use device::{Data, Device};
-use nn::{Session, Terms};
+use nn::{Session, SessionOptions};
 use plan::Plan;
 
 use crate::array::{Array, Elem};
@@ -38,7 +38,7 @@ impl Network {
         shapes: &BTreeMap<String, Vec<usize>>,
         fixed: &BTreeMap<String, Array>,
     ) -> Result<Self> {
-        Self::with(model, device, Terms::default(), shapes, fixed)
+        Self::with(model, device, SessionOptions::default(), shapes, fixed)
     }
 
     /// Like [`Network::new`], with session options.
@@ -49,7 +49,7 @@ impl Network {
     pub fn with(
         model: &Model,
         device: &dyn Device,
-        terms: Terms<'_>,
+        options: SessionOptions<'_>,
         shapes: &BTreeMap<String, Vec<usize>>,
         fixed: &BTreeMap<String, Array>,
     ) -> Result<Self> {
@@ -68,7 +68,7 @@ impl Network {
         }
         let ModelGraph { g, weights, outputs } = build(model, &inputs, fixed)?;
         let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
-        let session = Session::open_with(device, terms, &held, [], &[&g])?;
+        let session = Session::open_with(device, options, &held, [], &[&g])?;
         Ok(Self { session, inputs, fixed: fixed.clone(), outputs })
     }
 
@@ -83,7 +83,7 @@ impl Network {
         device: &dyn Device,
         inputs: &BTreeMap<String, Array>,
     ) -> Result<Self> {
-        Self::of_with(model, device, Terms::default(), inputs)
+        Self::of_with(model, device, SessionOptions::default(), inputs)
     }
 
     /// Like [`Network::of`], with session options.
@@ -93,7 +93,7 @@ impl Network {
     pub fn of_with(
         model: &Model,
         device: &dyn Device,
-        terms: Terms<'_>,
+        options: SessionOptions<'_>,
         inputs: &BTreeMap<String, Array>,
     ) -> Result<Self> {
         let first = model.inputs().first().map(|input| input.name.clone());
@@ -108,7 +108,7 @@ impl Network {
             let (fixed, open): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 inputs.clone().into_iter().partition(|(name, array)| way(name, array));
             let shapes = open.into_iter().map(|(name, array)| (name, array.shape)).collect();
-            let network = Self::with(model, device, terms, &shapes, &fixed);
+            let network = Self::with(model, device, options, &shapes, &fixed);
             if !matches!(&network, Err(Error::Node { depends: true, .. })) {
                 return network;
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use device::Device;
-use nn::{Failure, Terms};
+use nn::{Failure, SessionOptions};
 use onnx::{Array, Model, Network};
 use parking_lot::Mutex;
 use plan::Plan;
@@ -226,7 +226,7 @@ fn prepare(
     let free = device.gpu_memory().filter(|free| *free > 0 && device.shares_memory());
     let left =
         |free: u64| free.saturating_sub(device::cpu::promised()).saturating_sub(target.reserve);
-    let options = Terms { room: free.map(left), tuned: target.tuned };
+    let options = SessionOptions { memory_limit: free.map(left), tuned: target.tuned };
     let result = Network::of_with(model, device, options, inputs);
     result.map_err(|error| match error {
         onnx::Error::Run(Failure::Device(device::Error::OutOfMemory { what, need, have }))

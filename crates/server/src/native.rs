@@ -151,7 +151,7 @@ fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<
     if let Some(existing) = residents.additional_named(&request.model) {
         return Ok(existing.load_again(&config, request));
     }
-    let id = || synthetic::id_of(&request.model, &config.models_dir);
+    let id = || synthetic::default_id(&request.model, &config.models_dir);
     let name = request.name.clone().unwrap_or_else(id);
     if !request.beside && residents.additional_named(&name).is_none() {
         return Ok(app.load(load_spec(&config, request)));

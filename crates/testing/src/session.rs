@@ -44,7 +44,7 @@ impl Session {
         buckets: &[Bucket],
     ) -> Self {
         let plans = buckets.iter().map(|bucket| model.plan(layout, *bucket).unwrap());
-        let resting = |bucket: &Bucket| model.resting_plan(layout, *bucket, false).unwrap();
+        let resting = |bucket: &Bucket| model.plan_without_nextn(layout, *bucket, false).unwrap();
         let resting = buckets.iter().filter_map(resting);
         let all = plans.chain(model.draft_plan(layout).unwrap()).chain(resting);
         let plans = all.map(|plan| fuse(&plan, device.fusions())).collect();

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use model::gguf::Value as Metadata;
 use orind_testing::daemon::{Answer, Daemon};
-use orind_testing::odd::saying;
+use orind_testing::model_variants::saying;
 use orind_testing::tiny;
 use serde_json::{Value, json};
 

@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 use api::client::{self, Client};
 use nix::sys::signal::Signal;
 use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, orind, post};
-use orind_testing::odd::overflowing;
+use orind_testing::model_variants::overflowing;
 use orind_testing::program::{command, outcome, said, words};
 use orind_testing::tiny;
 use serde_json::{Value, json};

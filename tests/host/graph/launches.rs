@@ -119,7 +119,7 @@ fn half_precision_uses_tensor_cores() {
             (Precision::Single, Bucket::prefill(200, 512, Outputs::Last), false),
         ] {
             let layout = KvLayout { slots: 64, ..LAYOUT };
-            let launches = outline(&open().in_precision(precision), layout, bucket).unwrap();
+            let launches = outline(&open().with_precision(precision), layout, bucket).unwrap();
             let half = kernels(&launches, "matmul_half");
             // After its attention the last layer computes only the last row.
             let many = if long && symbol != "_none" { 4 * layers - 3 } else { 0 };

@@ -152,7 +152,7 @@ impl Instance for ReferenceInstance {
 
     fn copy_part(&mut self, from: Part, to: Part) -> Result<()> {
         self.ledger.quiet("slots cannot be copied")?;
-        let (Part::Rest(from), Part::Rest(to)) = (from, to) else {
+        let (Part::Recurrent(from), Part::Recurrent(to)) = (from, to) else {
             return invalid(format!("a copy of {from:?} to {to:?}: each slot keeps its positions"));
         };
         for (name, slots) in &self.slots {

@@ -333,17 +333,17 @@ impl ModelRunner {
 impl ModelRunner {
     /// True if a sequence can be truncated, and not only extended.
     pub(crate) fn rewinds(&self) -> bool {
-        self.model.goes_on(2, 1)
+        self.model.can_resume_at(2, 1)
     }
 
     /// True if a slot with `cached` tokens and `written` positions can continue behind its first `from` tokens.
     pub(crate) fn continues(&self, cached: usize, written: usize, from: usize) -> bool {
-        self.model.goes_on(cached, from) && self.model.keeps(self.layout, written, from)
+        self.model.can_resume_at(cached, from) && self.model.keeps(self.layout, written, from)
     }
 
     pub(crate) fn division(&self) -> Division {
         let slots = self.layout.slots as u32;
-        let recurrent = self.part_bytes(Part::Rest(0)) != Some(0);
+        let recurrent = self.part_bytes(Part::Recurrent(0)) != Some(0);
         Division { slots, blocks_per_slot: self.steps.instance.blocks() / slots, recurrent }
     }
 
@@ -358,7 +358,9 @@ impl ModelRunner {
         let blocks = 0..blocks_per_slot.min(positions.div_ceil(BLOCK) as u32);
         let block = |slot: u32, i: u32| Part::Block(slot * blocks_per_slot + i);
         let blocks = blocks.map(|i| [block(from, i), block(to, i)]);
-        blocks.chain([[Part::Rest(from), Part::Rest(to)]]).try_for_each(|copy| self.copy(copy))
+        blocks
+            .chain([[Part::Recurrent(from), Part::Recurrent(to)]])
+            .try_for_each(|copy| self.copy(copy))
     }
 
     /// Writes the block table of a slot.
@@ -382,7 +384,7 @@ impl ModelRunner {
     /// alone is empty.
     pub(crate) fn part_bytes(&self, part: Part) -> Option<usize> {
         let bytes = self.steps.instance.part_bytes(part)?;
-        let unused = matches!(part, Part::Rest(_)) && self.rewinds() && self.ring().is_none();
+        let unused = matches!(part, Part::Recurrent(_)) && self.rewinds() && self.ring().is_none();
         Some(if unused { 0 } else { bytes })
     }
 

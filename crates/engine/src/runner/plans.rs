@@ -6,7 +6,7 @@ use plan::{Bucket, Class, Outputs, Plan, graph};
 
 /// Rows of the bucket with logits of every row: enough to share the cost of reading the weights,
 /// few enough to keep the logits of a large vocabulary small.
-const ALL_LOGITS_ROWS: usize = model::HIDDEN_ROWS;
+const ALL_LOGITS_ROWS: usize = model::MIN_NEXTN_ROWS;
 /// Rows of the smallest bucket for the last chunk of a prompt: the tile height of a GPU's matmuls.
 const SHORTEST_CHUNK: usize = 8;
 
@@ -30,7 +30,7 @@ pub(crate) fn all(
         .chain(with.map(|bucket| model.adapted_plan(layout, *bucket)))
         .chain(model.draft_plan(layout).transpose())
         .chain(without_nextn.filter_map(|(bucket, adapted)| {
-            model.resting_plan(layout, *bucket, adapted).transpose()
+            model.plan_without_nextn(layout, *bucket, adapted).transpose()
         }))
         .collect()
 }

@@ -112,7 +112,7 @@ impl Scheduler {
             true if read < sequence.on_disk => 0,
             true => match files.read(&prompt[..read], adapters, Kind::Recurrent) {
                 Some(bytes) => {
-                    runner.write_part(Part::Rest(sequence.slot().number), bytes)?;
+                    runner.write_part(Part::Recurrent(sequence.slot().number), bytes)?;
                     read
                 }
                 None => 0,
@@ -154,7 +154,7 @@ impl Scheduler {
         };
         let (runner, sequence) = (&mut loaded(&mut self.model).runner, &self.active[at]);
         let tokens = &sequence.prompt()[..sequence.submitted];
-        let fill = |out: &mut [u8]| runner.read_part(Part::Rest(sequence.slot().number), out);
+        let fill = |out: &mut [u8]| runner.read_part(Part::Recurrent(sequence.slot().number), out);
         files.write(tokens, sequence.request.adapters, Kind::Recurrent, fill)?;
         self.publish_prefix_counts();
         Ok(())

@@ -49,7 +49,7 @@ impl Builder<'_> {
         let scale = self.vector(&format!("{}.weight", part("k_k")), width)?;
         let take = self.g.binary(Binary::Mul, key, scale)?;
         let take = split(self, take)?;
-        let take = self.g.of_length_1(take, 1e-24)?;
+        let take = self.g.l2_normalise(take, 1e-24)?;
         let share = self.vector(&format!("{}.weight", part("k_a")), width)?;
         let share = self.g.binary(Binary::Mul, key, share)?;
         let scaled = self.g.binary(Binary::Mul, rate, share)?;

@@ -40,7 +40,7 @@ pub fn resolve(name: &str, dir: &Path) -> String {
 
 /// Default id of a model loaded by this name: `synthetic:NAME`, or the stem of its file.
 #[must_use]
-pub fn id_of(name: &str, dir: &Path) -> String {
+pub fn default_id(name: &str, dir: &Path) -> String {
     let name = resolve(name, dir);
     let stem = || Path::new(&name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let stem = if is_synthetic(&name) { None } else { stem() };

@@ -66,7 +66,7 @@ impl Graph {
             let keyed = |g: &mut Self, at: usize, factor: f32| {
                 let x = g.slice(mixed, 1, at * keys * key_size, keys * key_size)?;
                 let x = g.reshape(x, &[rows, keys, key_size])?;
-                let x = g.of_length_1(x, eps)?;
+                let x = g.l2_normalise(x, eps)?;
                 let factor = g.constant(factor);
                 let x = g.binary(Binary::Mul, x, factor)?;
                 // Repeats keys so that every value head has its own.
@@ -118,7 +118,7 @@ impl Graph {
     }
 
     /// L2-normalises the rows of `x`; `eps` is added to the squared norm.
-    pub fn of_length_1(&mut self, x: Tensor, eps: f32) -> Result {
+    pub fn l2_normalise(&mut self, x: Tensor, eps: f32) -> Result {
         let axis = self.shape(x).len() - 1;
         let square = self.binary(Binary::Mul, x, x)?;
         let sum = self.reduce(Reduce::Sum, square, axis)?;

@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
-use nn::Terms;
+use nn::SessionOptions;
 use onnx::{Model, Network};
 
 use super::memory::{Client, Layout, TensorPlace};
@@ -60,11 +60,11 @@ fn run(
         notes
             .extend(pin_to_core(core).err().map(|why| format!("not pinned to core {core}: {why}")));
     }
-    let device = device::for_loops(&config.backend)?;
+    let device = device::open_realtime(&config.backend)?;
     let failed =
         |error: onnx::Error| format!("{}: {}", control_loop.file.display(), one_line(&error));
     let model = Model::read(&control_loop.file).map_err(failed)?;
-    let options = Terms { room: None, tuned: control_loop.tuned.as_deref() };
+    let options = SessionOptions { memory_limit: None, tuned: control_loop.tuned.as_deref() };
     let network = Network::with(&model, &*device, options, &config.shapes, &Default::default());
     let mut network = network.map_err(failed)?;
     // Loading needs no real-time priority.
@@ -258,7 +258,7 @@ mod tests {
             "/../../tests/data/lanes/policy.onnx"
         ));
         let model = Model::read(&file).unwrap();
-        let device = device::for_loops("cpu").unwrap();
+        let device = device::open_realtime("cpu").unwrap();
         let mut network =
             Network::new(&model, &*device, &config.shapes, &Default::default()).unwrap();
         let with_shape = |(name, _, shape)| (name, shape);

@@ -534,7 +534,7 @@ impl Instance for NvInstance {
         Some(self.mode)
     }
 
-    fn keep_faults(&mut self, state: &Path) {
+    fn write_fault_bundles(&mut self, state: &Path) {
         self.keeper = Some(Keeper::new(state));
     }
 
