@@ -122,7 +122,6 @@ fn uniform(seed: u64, position: u32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sampler;
     use proptest::prelude::*;
 
     const NONE: LogitsProcessors = LogitsProcessors::NONE;
@@ -231,28 +230,6 @@ mod tests {
             let bits = |logits: &[f32]| logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>();
             let expected = by_sorting(&processors, &logits);
             prop_assert_eq!(bits(&truncated(&processors, &logits)), bits(&expected));
-        }
-    }
-
-    #[test]
-    #[ignore = "prints times, which mean something only in a release build"]
-    fn time_of_samplers_over_a_large_vocabulary() {
-        let mut random = orind_testing::random::Random(5);
-        let logits = random.reals(152_000, 8.0);
-        let typical = LogitsProcessors { typical_p: 0.9, ..NONE };
-        let mirostat = LogitsProcessors { mirostat: Some(Mirostat { tau: 5.0, eta: 0.1 }), ..NONE };
-        let xtc = LogitsProcessors { xtc: Some(Xtc { probability: 1.0, threshold: 0.1 }), ..NONE };
-        for (name, processors) in [("typical_p", typical), ("mirostat", mirostat), ("xtc", xtc)] {
-            let sampling = Sampling { temperature: 0.8, seed: 3, ..Sampling::GREEDY };
-            let mut sampler = Sampler::new(&processors, None, sampling).unwrap();
-            let begun = std::time::Instant::now();
-            for position in 0..20 {
-                sampler.choose(&logits, &[], position).unwrap();
-            }
-            let sorted = std::time::Instant::now();
-            by_sorting(&processors, &logits);
-            let (took, sorted) = (begun.elapsed() - sorted.elapsed(), sorted.elapsed());
-            assert!(!took.is_zero(), "{name}: {:?} each, full sort {sorted:?}", took / 20);
         }
     }
 }
