@@ -1,9 +1,8 @@
-//! The stage file: what is remembered of first light, for each device, and what follows from it at the next
-//! start.
+//! The bring-up state file: results of first light, per device, and their consequences at the next start.
 //!
-//! A stage is written down, and synced with its directory, before it begins. One that has no end tells
-//! that the machine went down in it, or, if the machine has not been started since, that the process did.
-//! What a stage does is the device's; when stages run is the engine's.
+//! A bring-up step is recorded, and synced with its directory, before it begins. A step without an end means that
+//! the machine crashed in it, or, without a reboot since, that the process did. The device defines the steps; the
+//! engine decides when they run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,22 +16,22 @@ use crate::first_light::{Mode, Stage};
 use jiff::{Timestamp, Unit};
 use serde::{Deserialize, Serialize};
 
-/// The file's name in the state directory.
+/// Name of the file in the state directory.
 pub const FILE: &str = "first-light.json";
 
-/// Changes whenever an older program would misunderstand the file.
+/// Format version; changes whenever an older program would misread the file.
 const VERSION: u32 = 1;
 
-/// Everybody may read it, as `orinctl doctor` does, whatever the daemon's umask.
+/// Mode of the file: everybody may read it, as `orinctl doctor` does, with any umask of the daemon.
 const MODE: u32 = 0o644;
 
-/// No file of ours is larger: a device takes a few hundred bytes.
+/// Maximum size of the file in bytes. A device takes a few hundred.
 const LARGEST: u64 = 1 << 20;
 
-/// How long another process may be in first light, which takes a second or two.
+/// Maximum wait for another process in first light, which takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What clears a device that was found to take the machine down.
+/// Command that clears the record of a device that crashed the machine.
 pub const RETRY: &str = "`orinctl doctor --retry-gpu`";
 
 #[derive(Debug, thiserror::Error)]
@@ -51,21 +50,21 @@ impl Error {
     }
 }
 
-/// For what a proof holds.
+/// Conditions under which a result stays valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// Changes with every start of the machine; empty where the system does not tell.
+    /// Boot id; empty if the system reports none.
     pub boot: String,
     pub kernel: String,
-    /// The hardware and its driver.
+    /// Hardware and driver.
     pub device: String,
-    /// The program's version.
+    /// Version of the program.
     pub orind: String,
 }
 
 impl Key {
     pub fn here(device: String) -> Self {
-        // What cannot be read is not known, and not the same as anything.
+        // An unreadable value is unknown, and equal to no other.
         let read = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         Self {
             boot: read("/proc/sys/kernel/random/boot_id"),
@@ -79,37 +78,37 @@ impl Key {
         !self.boot.is_empty() && self.boot == other.boot
     }
 
-    /// The same machine, driver and version, started again or not.
+    /// True for the same machine, driver and version, rebooted or not.
     fn same_software(&self, other: &Self) -> bool {
         Self { boot: String::new(), ..self.clone() }
             == Self { boot: String::new(), ..other.clone() }
     }
 }
 
-/// A stage that has begun.
+/// A bring-up step that has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begun {
     pub stage: Stage,
-    /// When, as people read it.
+    /// Start time, for people.
     pub at: String,
 }
 
-/// What is remembered of one device.
+/// Record of one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub key: Key,
-    /// The mode that was asked for; none of a device without modes.
+    /// Requested mode; `None` for a device without modes.
     pub wanted: Option<Mode>,
-    /// The stage that has not ended.
+    /// Step without an end.
     pub under_way: Option<Begun>,
-    /// Whether this run follows one in the same boot whose process ended in a stage.
+    /// True if this run retries after a process ended in a step in the same boot.
     #[serde(default)]
     pub again: bool,
-    /// What was passed, and in which mode.
+    /// Passed steps, and the mode.
     pub passed: Option<Passed>,
-    /// Why it was not, in a run that came to its end.
+    /// Reason of a completed run that failed.
     pub failed: Option<String>,
-    /// What was found not to work, though a lower mode does without.
+    /// Failed features that a lower mode does not need.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -120,7 +119,7 @@ pub struct Passed {
 }
 
 impl Record {
-    /// Why the device must not be touched, for somebody who is in boot `now`.
+    /// Reason not to use the device in boot `now`.
     pub fn withheld(&self, now: &Key) -> Option<String> {
         let Begun { stage, at } = self.under_way.as_ref()?;
         if self.key.same_boot(now) {
@@ -140,18 +139,18 @@ impl Record {
     }
 }
 
-/// What a device may do at a start.
+/// Permission of a device at a start.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Admission {
-    /// It has passed since the machine was started.
+    /// Passed since the last boot.
     Known { mode: Option<Mode>, notes: Vec<String> },
-    /// It has to be proven.
+    /// Must be tested.
     Prove(Record),
-    /// It must not be touched; why.
+    /// Must not be used, with the reason.
     Withheld(String),
 }
 
-/// All devices, by name.
+/// Records of all devices, by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Book {
@@ -166,7 +165,7 @@ impl Default for Book {
 }
 
 impl Book {
-    /// Reads what a file holds; the error says what is wrong with it.
+    /// Parses a file; the error names the defect.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let book: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         match book.version {
@@ -175,7 +174,7 @@ impl Book {
         }
     }
 
-    /// What follows for a device from what is remembered.
+    /// Returns the permission that follows from the record of a device.
     pub fn admit(&self, device: &str, key: Key, wanted: Option<Mode>) -> Admission {
         let mut new = Record { key, wanted, ..Record::default() };
         let Some(old) = self.devices.get(device) else { return Admission::Prove(new) };
@@ -188,7 +187,7 @@ impl Book {
             }
         };
         match (&old.under_way, old.passed) {
-            // The process ended in a stage: once more, a rung lower.
+            // The process ended in a step: retry once, in a lower mode.
             (Some(_), _) => {
                 let rung = |mode: Mode| Some(Mode { chains: mode.chains.lower()?, ..mode });
                 lower(&mut new, old.wanted.and_then(rung));
@@ -198,7 +197,7 @@ impl Book {
                 if old.key.same_boot(&new.key) && old.wanted == wanted {
                     return Admission::Known { mode, notes: old.notes.clone() };
                 }
-                // It did not work as was wanted, whatever was: that is not tried again at every start.
+                // The requested mode failed, a lower one passed: do not retry at every start.
                 let was_lowered =
                     mode.zip(old.wanted).is_some_and(|(mode, wanted)| mode.chains > wanted.chains);
                 lower(&mut new, mode.filter(|_| was_lowered));
@@ -209,8 +208,8 @@ impl Book {
     }
 }
 
-/// Why a device must not be touched on this machine as it is, for somebody who does not prove it; `None` of those
-/// that take no machine down.
+/// Reason not to use a device on this machine in its present state, for a caller that does not run first light; `None`
+/// for devices that cannot crash a machine.
 pub fn withheld(dir: &Path, device: &str) -> Option<String> {
     if matches!(device, "cpu" | "reference") {
         return None;
@@ -221,7 +220,7 @@ pub fn withheld(dir: &Path, device: &str) -> Option<String> {
     }
 }
 
-/// The state directory's book, or an empty one where there is none yet.
+/// Reads the records of the state directory; empty if there is no file yet.
 pub fn read(dir: &Path) -> Result<Book, Error> {
     let path = dir.join(FILE);
     let file = match File::open(&path) {
@@ -238,8 +237,8 @@ pub fn read(dir: &Path) -> Result<Book, Error> {
     Book::parse(&bytes).map_err(damaged)
 }
 
-/// Forgets all that stands against a device: marks, failures, lowered modes, and a damaged file. Gives the
-/// names of the devices that there was something about.
+/// Clears everything recorded against any device: crashes, failures, lowered modes, and a damaged file. Returns the
+/// names of the affected devices.
 pub fn forget(dir: &Path) -> Result<Vec<String>, Error> {
     let path = dir.join(FILE);
     let names = match read(dir) {
@@ -253,7 +252,7 @@ pub fn forget(dir: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// The right to write a state directory's book, until dropped.
+/// Lock on the records of a state directory, released on drop.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
@@ -265,7 +264,7 @@ impl Lock {
         let lock = path.with_extension("lock");
         let dir = path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(dir).map_err(Error::io("make the directory", dir))?;
-        // It stays: removing it would let two hold a lock of the same name. Whoever made it, reading is enough.
+        // The lock file stays: after a removal two processes could lock files of the same name. Read access suffices.
         let made = OpenOptions::new().create_new(true).append(true).mode(MODE).open(&lock);
         let file = made.or_else(|_| File::open(&lock)).map_err(Error::io("open", &lock))?;
         let start = Instant::now();
@@ -281,12 +280,12 @@ impl Lock {
         }
     }
 
-    /// When this returns, the book is on the disk under its name.
+    /// Writes the records; they are on disk under their name on return.
     fn write(&self, book: &Book) -> Result<(), Error> {
         let text = serde_json::to_string_pretty(book).map_err(io::Error::from);
         let temporary = self.path.with_extension("tmp");
         let written = text.and_then(|text| {
-            // What a process that ended has left may be another user's.
+            // A temporary file of a process that ended may belong to another user.
             let _ = fs::remove_file(&temporary);
             let mut file = OpenOptions::new().create_new(true).write(true).open(&temporary)?;
             file.set_permissions(Permissions::from_mode(MODE))?;
@@ -301,7 +300,7 @@ impl Lock {
     }
 }
 
-/// One device's page, open for writing.
+/// Record of one device, open for writing.
 #[derive(Debug)]
 pub struct Page {
     lock: Lock,
@@ -310,7 +309,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Waits until no other process writes, and reads.
+    /// Waits for other writers, then reads.
     pub fn open(dir: &Path, device: &str) -> Result<Self, Error> {
         let lock = Lock::acquire(&dir.join(FILE))?;
         Ok(Self { lock, book: read(dir)?, device: device.to_owned() })
@@ -320,13 +319,13 @@ impl Page {
         self.book.admit(&self.device, key, wanted)
     }
 
-    /// Writes down what is known now.
+    /// Writes the current record.
     pub fn write(&mut self, record: &Record) -> Result<(), Error> {
         self.book.devices.insert(self.device.clone(), record.clone());
         self.lock.write(&self.book)
     }
 
-    /// Writes down that a device that has passed had to go on in another mode, and why.
+    /// Records that a device that had passed continues in another mode, and why.
     pub fn lowered(&mut self, mode: Mode, why: String) -> Result<(), Error> {
         let Some(record) = self.book.devices.get_mut(&self.device) else { return Ok(()) };
         record.passed = Some(Passed { mode: Some(mode) });
@@ -401,7 +400,7 @@ mod tests {
     }
 
     proptest! {
-        /// A few bytes of a file changed, cut or put in: a book that can be used, or an error.
+        /// Some bytes of a file changed, removed or inserted: usable records, or an error.
         #[test]
         fn any_damage_is_answered(
             at in 0.0..1.0f64, cut in 0usize..40, put in prop::collection::vec(any::<u8>(), 0..40),

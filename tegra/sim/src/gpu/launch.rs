@@ -255,10 +255,9 @@ impl Channel {
             None => Ok(None),
         };
         let least = if job.place > 0 { core.latency.dependent } else { core.latency.launch };
-        let ticks = match &result {
-            Ok(Some(work)) => core.latency.launch_of(least, work, &launch, core.sms),
-            _ => least,
-        };
+        let work = result.as_ref().ok().and_then(Option::as_ref);
+        let ticks =
+            work.map_or(least, |work| core.latency.launch_of(least, work, &launch, core.sms));
         let (time, channel) = (core.clock.advance(ticks), self.id);
         core.trace.record(time, || Event::Launch {
             channel,
@@ -266,7 +265,7 @@ impl Channel {
             program: launch.program,
             grid: launch.grid,
             block: launch.block,
-            work: result.as_ref().ok().and_then(Clone::clone),
+            work: work.cloned(),
         });
         result.map_err(sm_failure)?;
         self.check_timeouts(core)?;
