@@ -23,6 +23,7 @@ mod graph;
 mod install;
 mod invariance;
 mod lanes;
+mod linkage;
 mod lora;
 mod nixos;
 mod not_finite;
