@@ -80,7 +80,7 @@ fn show_prints_used_entries_and_others_with_all() {
     );
     let text = out(&tune(dir.path(), &["show", "--all"]));
     let line = text.lines().find(|line| line.contains("512x1024")).unwrap();
-    assert!(line.contains("stale: the kernels have changed: 01234567 then"), "{text}");
+    assert!(line.contains("stale: the kernels have changed: 01234567 before"), "{text}");
     let json = out(&tune(dir.path(), &["show", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let cpu = &json[0];

@@ -141,7 +141,7 @@ fn prompts_of_clients_that_are_gone_cost_nothing() {
     assert_eq!(refused.error(), (400, "context_length_exceeded".into()));
     let message = refused.message();
     let most: usize =
-        message.split(" have ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        message.split(" at most ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     let spaces = json!({"prompt": " ".repeat(most), "max_tokens": 1}).to_string();
     let message = json!({"role": "user", "content": "a".repeat(most)});
     let chat = json!({"messages": [message], "max_tokens": 1}).to_string();

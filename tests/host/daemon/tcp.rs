@@ -159,7 +159,7 @@ fn orinctl_uses_tcp() {
         assert!(code == 1 && error.contains(words) && !error.contains("horse"), "{error}");
     }
     let (code, _, error) = orinctl(&["status"], "two words");
-    assert!(code == 2 && error.contains("$ORIND_TOKEN holds no token"), "{error}");
+    assert!(code == 2 && error.contains("$ORIND_TOKEN must contain the token on one line"), "{error}");
     // If the remote daemon is unreachable, no private one is started.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = command(env!("CARGO_BIN_EXE_orinctl"));

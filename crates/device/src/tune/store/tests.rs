@@ -116,7 +116,7 @@ fn entries_of_changed_kernels_are_stale_but_preserved() {
     let changed = Kernels("fedcba9876543210");
     let loaded = store.read(&orin(), Clock::Measured, &changed).unwrap();
     assert_eq!((loaded.current.len(), loaded.stale.len()), (0, 2));
-    assert_eq!(loaded.stale[0].1, "the kernels have changed: 01234567 then, fedcba98 now");
+    assert_eq!(loaded.stale[0].1, "the kernels have changed: 01234567 before, fedcba98 now");
     let fresh = Record { source: changed.0.into(), ..sample(1) };
     assert_eq!(store.merge(&orin(), std::slice::from_ref(&fresh)).unwrap().added, 1);
     let loaded = store.read(&orin(), Clock::Measured, &changed).unwrap();
@@ -222,7 +222,7 @@ fn implausible_records_are_not_stored() {
         (Record { choice: Choice::new(), ..sample(1) }, "no parameters"),
         (Record { choice: choice(&[("a b", 1)]), ..sample(1) }, "named `a b`"),
         (Record { case: named("x\ny"), ..sample(1) }, "family"),
-        (Record { rejected, ..sample(1) }, "rejects it"),
+        (Record { rejected, ..sample(1) }, "is also rejected"),
         (sample(0), "rows is 0"),
     ] {
         let error = store.merge(&orin(), &[sample(2), record]).unwrap_err().to_string();

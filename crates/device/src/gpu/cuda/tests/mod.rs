@@ -441,7 +441,7 @@ fn unusable_gpus_are_rejected_on_one_line() {
         (driver(|f| f.init = 4242), None, &["cuInit", "4242"]),
         (gpu(|g| g.capability = (7, 5)), None, &["Orin is too old", "7.5", "8.0"]),
         (gpu(|g| g.mode = 2), None, &["Prohibited"]),
-        (driver(|f| f.context = 2), None, &["used up by other processes"]),
+        (driver(|f| f.context = 2), None, &["other processes use all of its memory"]),
         (driver(|f| f.context = 46), None, &["DEVICE_UNAVAILABLE", "exclusively"]),
         (ampere(12_020), None, &["12.5", "12.2"]),
     ] {
