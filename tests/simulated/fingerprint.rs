@@ -1,5 +1,6 @@
 //! Fingerprints of the NV device: its logits have the CPU's bits for every prompt length, chunk size and batch.
 
+use device::Device;
 use device::cpu::Cpu;
 use device::gpu::nv::Nv;
 use model::{Model, synthetic};
@@ -12,7 +13,7 @@ fn check(name: &str, longest: usize) -> Fingerprint {
     let file = if name.starts_with("synthetic:") { name.to_owned() } else { tiny(name) };
     let path = synthetic::locate(&file, &mut |_, _| ()).unwrap();
     let model = Model::open(path).unwrap();
-    let of = |device| Fingerprint::of(device, &model, longest, &|_| ()).unwrap();
+    let of = |device: &dyn Device| Fingerprint::of(device, &model, longest, &|_| ()).unwrap();
     let nv = of(&Nv::detect().unwrap());
     assert_eq!(nv, of(&Cpu::detect()), "{name}");
     nv

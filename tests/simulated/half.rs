@@ -71,7 +71,8 @@ fn check_attention(models: &[(&str, DType)]) {
     let (nv, dir) = (Nv::detect().unwrap(), tempfile::tempdir().unwrap());
     for &(name, cache) in models {
         let of = |device: &dyn Device, precision| {
-            let model = model(dir.path(), name, Mix::F32, precision).with_cache_type(cache).unwrap();
+            let model =
+                model(dir.path(), name, Mix::F32, precision).with_cache_type(cache).unwrap();
             logits(device, &model, 560)
         };
         let exact = of(&Reference, Precision::Single);
@@ -106,8 +107,7 @@ fn nightly_logits_of_more_models_are_nearly_exact() {
 }
 
 fn check_logits(name: &str, (mix, most): (Mix, f64)) {
-    let (nv, cpu, dir) =
-        (Nv::detect().unwrap(), Cpu::detect(), tempfile::tempdir().unwrap());
+    let (nv, cpu, dir) = (Nv::detect().unwrap(), Cpu::detect(), tempfile::tempdir().unwrap());
     let [single, half] = [Precision::Single, Precision::Half]
         .map(|precision| model(dir.path(), name, mix, precision));
     let exact = logits(&Reference, &single, 70);

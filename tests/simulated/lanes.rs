@@ -6,8 +6,8 @@ use device::first_light::Chains;
 use device::gpu::nv::Nv;
 use model::{KvLayout, Model};
 use onnx::Network;
-use orind_testing::daemon::{self, Daemon};
 use orind_testing::control_loop::{Client, example, lane, ready};
+use orind_testing::daemon::{self, Daemon};
 use orind_testing::program::{again, preload_library, said};
 use orind_testing::session::Session;
 use orind_testing::{data, tiny};
@@ -118,7 +118,8 @@ fn longest_chain(records: &[Record], of: u16) -> u64 {
 fn a_control_loop_gets_its_turn_during_a_models_work() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
-    let said = said(again(module_path!(), "steps_during_queued_work").env("TEGRA_SIM_TRACE", &trace));
+    let said =
+        said(again(module_path!(), "steps_during_queued_work").env("TEGRA_SIM_TRACE", &trace));
     let queued: Vec<usize> =
         said.lines().filter_map(|line| line.split_once("launches ")?.1.parse().ok()).collect();
     assert_eq!(queued.len(), 2 * ROUNDS, "{said}");

@@ -1,9 +1,9 @@
 //! ONNX networks through the daemon's socket, on a simulated Orin that also serves a model.
 
 use nn::files::{Array, read_npy, write_npy};
+use orind_testing::control_loop::example;
 use orind_testing::daemon::{self, Answer, Daemon, MODEL, orinctl};
 use orind_testing::data;
-use orind_testing::control_loop::example;
 use orind_testing::program::{preload_library, said};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -87,7 +87,10 @@ fn a_network_respects_the_memory_reserve() {
     let refused = policy(&daemon, Some("nv"));
     assert_eq!(refused.error(), (507, "out_of_memory".into()));
     let message = refused.json()["error"]["message"].to_string();
-    assert!(message.contains("memory_reserve_mib = 65536") && message.contains("weights"), "{message}");
+    assert!(
+        message.contains("memory_reserve_mib = 65536") && message.contains("weights"),
+        "{message}"
+    );
     let answer = policy(&daemon, None).json();
     assert!(!answer["device"].as_str().unwrap().contains("SMs"), "{answer}");
 }

@@ -14,7 +14,12 @@ fn start(model: impl Into<String>, backend: &str) -> Handle {
 }
 
 #[track_caller]
-fn expect_not_finite(handle: &Handle, request: Request, at: usize, on: Option<&'static str>) -> String {
+fn expect_not_finite(
+    handle: &Handle,
+    request: Request,
+    at: usize,
+    on: Option<&'static str>,
+) -> String {
     let error = collect(handle.generate(request).unwrap()).unwrap_err();
     assert_eq!(error, GenerateError::NotFinite { model: "odd".into(), position: at, gpu: on });
     error.to_string()

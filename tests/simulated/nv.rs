@@ -13,7 +13,7 @@ use ::engine::{
 use model::gguf::Gguf;
 use model::synthetic;
 use model::tokenizer::{Tokenizer, Vocabulary};
-use orind_testing::{engine, odd};
+use orind_testing::{engine, model_variants};
 use plan::sample::{self, Sampling, philox};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -217,7 +217,7 @@ fn check_prefixes(dir: &Path, kv_type: &str) {
 #[ignore = "nightly"]
 fn nightly_recurrent_states_and_rings_from_disk_change_no_token() {
     let dir = tempfile::tempdir().unwrap();
-    let rings = odd::speaking("gemma3", dir.path());
+    let rings = model_variants::speaking("gemma3", dir.path());
     for model in ["synthetic:tiny-qwen35:q8_0", &rings] {
         let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
         let start = |backend| {
@@ -286,7 +286,7 @@ fn a_nextn_layer_changes_no_token() {
     let dir = tempfile::tempdir().unwrap();
     let made = synthetic::locate("synthetic:tiny-qwen35:q8_0", &mut |_, _| {}).unwrap();
     let random = made.to_str().unwrap();
-    let knowing = odd::of_pairs(random, dir.path());
+    let knowing = model_variants::of_pairs(random, dir.path());
     let request = engine::request(prompt(3, 20), 24);
     let min_p = sample::min_p(0.02);
     let sampling = Sampling { temperature: 0.7, top_k: 20, top_p: 0.95, min_p, seed: 5 };

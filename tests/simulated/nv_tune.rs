@@ -185,7 +185,10 @@ fn without_a_compiler_only_prebuilt_variants_are_used() {
         let read = store.read(&key, Clock::Counted, &Kernels(&nv)).unwrap();
         assert_eq!((read.current.len(), read.stale.len()), (current.into(), (!current).into()));
         let message = read.stale.first().map(|(_, why)| why.as_str());
-        assert!(current || message == Some("compiled by nvrtc 12.6, which is not here"), "{message:?}");
+        assert!(
+            current || message == Some("compiled by nvrtc 12.6, which is not here"),
+            "{message:?}"
+        );
     }
 }
 
