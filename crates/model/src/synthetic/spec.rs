@@ -1,4 +1,5 @@
-//! Names of synthetic models, and what each stands for.
+//! Names of synthetic models: parses `synthetic:NAME:TYPE@LAYERS` into a shape and a quantisation
+//! ([`Spec`]), and lists the valid names.
 
 use std::fmt;
 use std::io;
