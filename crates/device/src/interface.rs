@@ -439,8 +439,8 @@ pub trait Instance: Send {
         data: Data<'_>,
     ) -> Result<()>;
 
-    /// Starts `steps` consecutive executions of the plan and returns immediately. Several steps are
-    /// for decode plans, whose steps write the next one's inputs.
+    /// Starts `steps` consecutive executions of the plan and returns immediately. More than one
+    /// step requires a decode plan, in which each step writes the inputs of the next.
     ///
     /// # Errors
     ///

@@ -64,7 +64,7 @@ impl Handle {
         Admission::new(&self.commands, &self.shared, requests)
     }
 
-    /// Queues a generation. Its events come through the receiver; dropping that cancels it.
+    /// Queues a generation. The receiver delivers its events; dropping the receiver cancels it.
     pub fn generate(&self, request: Request) -> Result<UnboundedReceiver<Event>, GenerateError> {
         self.admit(1)?.generate(request)
     }
@@ -119,7 +119,7 @@ impl Handle {
             // The caller may have disconnected.
             let _ = done.send(task(core));
         });
-        // When the thread is gone, dropping the task closes the receiver.
+        // If the thread has ended, dropping the task closes the receiver.
         let _ = self.commands.send(Command::Exclusive(what.to_owned(), task));
         receiver
     }

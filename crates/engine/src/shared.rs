@@ -1,4 +1,4 @@
-//! State that is shared between the engine thread, loads and handles: counters, the served model, the state.
+//! Data shared by the engine thread, loads and handles: counters, the served model, the engine's state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -102,7 +102,7 @@ impl Slots {
         self.cached.iter().any(|one| one.dirty)
     }
 
-    /// Gives a prompt a slot with the longest reusable prefix. `usable` returns the number of prompt tokens that can be
+    /// Assigns a slot with the longest reusable prefix to a prompt. `usable` returns the number of prompt tokens that can be
     /// reused from cached tokens and a number of written positions. The caller copies before anything is written.
     pub(super) fn start<'a>(
         &mut self,

@@ -46,7 +46,7 @@ impl Model {
     /// Reads a model file with its external data.
     ///
     /// # Errors
-    /// A file cannot be read or is shorter than the model says; or as for [`Model::parse`].
+    /// A file cannot be read or is shorter than the model requires; or as for [`Model::parse`].
     pub fn read(path: &Path) -> Result<Self> {
         Self::read_within(path, u64::MAX)
     }

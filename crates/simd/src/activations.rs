@@ -129,8 +129,8 @@ dispatch! {
     ///
     /// # Safety
     ///
-    /// `x` is valid for `k` values; `dst` for `blocks(k) * planes` blocks so far apart, accessed by
-    /// nobody else meanwhile.
+    /// `x` is valid for `k` values; `dst` for `blocks(k) * planes` blocks at the distance `step`,
+    /// which no other thread accesses meanwhile.
     pub unsafe fn quantise(x: *const f32, k: usize, dst: *mut Q8Block, step: usize, format: ActivationFormat) = quantise_in;
 
     /// Copies the `k` values at `x` into blocks from `dst`, `step` apart.

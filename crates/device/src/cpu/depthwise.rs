@@ -1,5 +1,5 @@
-//! Depthwise convolutions, one plane at a time. A thread copies the plane to its scratch, with zero padding, and
-//! with the elements of a line that one tap reads next to each other.
+//! Depthwise convolutions, one plane at a time. A thread copies the plane to its scratch with zero padding, and
+//! reorders each line so that the elements that one tap reads are adjacent.
 
 use super::epilogue::Epilogue;
 use super::group::BLOCK;
@@ -131,7 +131,7 @@ impl Depthwise {
                 continue;
             }
             let first = (skip * stride + phase - columns.before) * columns.step;
-            // SAFETY: the caller's contract: only what lies inside of the plane is read.
+            // SAFETY: the caller's contract: only elements inside the plane are read.
             unsafe {
                 let to = (to.add(before * wide + phase * part + skip), wide);
                 let from = (x.add(first), rows.step);

@@ -141,7 +141,7 @@ unsafe fn execute_and_record_tokens(
     step: u64,
     clock: Option<&[AtomicU64]>,
 ) {
-    // SAFETY: the caller's contract; the ring has room for a step's tokens wherever it says.
+    // SAFETY: the caller's contract; every position of the ring has space for a step's tokens.
     unsafe {
         execute_step(isa, memory, pool, sampling, program, clock);
         if let Some((ids, rows)) = program.sampled {

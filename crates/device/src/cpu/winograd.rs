@@ -1,5 +1,5 @@
-//! Winograd convolutions with `simd::winograd`, one block of tiles at a time, whose values, sums and results stay
-//! in a core's cache.
+//! Winograd convolutions with `simd::winograd`, one block of tiles at a time, so that the block's values, sums and
+//! results stay in a core's cache.
 
 use std::ops::Range;
 
@@ -160,7 +160,7 @@ impl Winograd {
         let (rows, columns) = (&self.rows, &self.columns);
         let wide = 2 * of.part;
         for channel in 0..inputs {
-            // SAFETY: the caller's contract; of the image is read what lies inside.
+            // SAFETY: the caller's contract; only elements inside the image are read.
             unsafe {
                 let x = self.x.add(of.image * self.images.1 + channel * stride);
                 for line in 0..2 * of.lines + 2 {

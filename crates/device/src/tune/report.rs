@@ -63,7 +63,7 @@ pub struct Used {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
-    /// Choices that go on to the next level, 1 to 8.
+    /// Number of choices that continue to the next level, 1 to 8.
     pub beam: usize,
     pub budget_seconds: f64,
     /// Most samples per case.

@@ -1,6 +1,6 @@
 //! Model runner: a model on a device, with its prepared plans and its part of the KV cache.
 //!
-//! It knows no requests, no text and no policy. [`Steps`] submits work to the device; the runner checks the
+//! It is independent of requests, text and policy. [`Steps`] submits work to the device; the runner checks the
 //! first results, copies and maps the cache, and describes the model.
 
 pub(crate) mod plans;

@@ -14,7 +14,7 @@ pub(crate) fn char_of(byte: u8) -> char {
     char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte that `character` stands for, or `None` outside the alphabet.
+/// The byte that `character` represents, or `None` outside the alphabet.
 pub(super) fn byte_of(character: char) -> Option<u8> {
     let code = u32::from(character);
     let byte = match code {

@@ -14,7 +14,7 @@ use crate::gguf::Strings;
 pub(super) enum TokenKind {
     /// A piece of text.
     Normal,
-    /// Stands for text that has no token.
+    /// Replaces text that has no token.
     Unknown,
     /// Steers the model (`<|eot_id|>`). Its name in a prompt is text, unless the caller parses special tokens.
     Control,

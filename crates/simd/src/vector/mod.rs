@@ -265,7 +265,7 @@ pub(crate) unsafe fn one_and_exp<S: Simd>(x: S::F) -> S::F {
     unsafe { S::add(S::splat(1.0), power_of_e::<S>(infinite_above_88::<S>(x), 0.0, 0)) }
 }
 
-/// Maps numbers above 88 to one whose power of two is infinite.
+/// Maps numbers above 88 to a number whose exponential overflows to infinity.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Instructions and kernels, which groups of tensor operations are compiled to.
+//! Instruction set of fused groups: the instructions, and the kernels that consist of them.
 
 use super::source::Source;
 use plan::{Binary, Group, Plan, Reduce, Step, Unary};

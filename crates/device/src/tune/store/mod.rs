@@ -5,7 +5,7 @@
 //!
 //! [`Store::read`] returns the usable entries and reasons for ignoring the others; [`Store::merge`]
 //! adds entries. Nothing is ever dropped: stale, invalid or damaged content is preserved and
-//! reported. Knowledge of kernels and their parameters comes from [`Declared`].
+//! reported. [`Declared`] describes kernels and their parameters.
 
 mod compare;
 mod disk;

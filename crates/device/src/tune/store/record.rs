@@ -48,7 +48,7 @@ pub fn describe(choice: &Choice) -> String {
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
     Measured,
-    /// Count of the simulator, which says nothing about time on hardware.
+    /// Cycle count of the simulator, which does not predict time on hardware.
     Counted,
 }
 

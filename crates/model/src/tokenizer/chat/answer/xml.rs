@@ -45,7 +45,7 @@ impl Xml {
                 if !ends && may_begin(rest, &[PARAMETER, END_FUNCTION]) {
                     return Read::More(at);
                 }
-                // The text so far is a call, whatever follows.
+                // The text so far is already a complete call.
                 let close = if self.parameters == 0 { "{}" } else { "}" };
                 emit(out, Piece::Arguments(close.into()));
                 return Read::Done(if ends { begins + END_FUNCTION.len() } else { at });
