@@ -4,7 +4,7 @@
 //! Owns the format; `directory` owns the storage of such files. A file consists of a line that
 //! identifies it, a line of JSON ([`Header`]), and the bytes of the header's `contents`, one after
 //! the other. Bundles are untrusted: everything in one is checked against the file and against
-//! limits. The daemon or the simulator writes bundles; the simulator replays them. Knows no GPU.
+//! limits. The daemon or the simulator writes bundles; the simulator replays them. Independent of any GPU.
 
 mod directory;
 

@@ -40,11 +40,11 @@ pub struct Choice {
 /// Requested experiments, by name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'a> {
-    /// Only these, unless empty.
+    /// Runs only these experiments, unless the list is empty.
     pub only: &'a [String],
-    /// These too, whatever their risk.
+    /// Additional experiments, regardless of their risk.
     pub also: &'a [String],
-    /// Not these.
+    /// Experiments to skip.
     pub skip: &'a [String],
 }
 

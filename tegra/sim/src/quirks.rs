@@ -1,5 +1,5 @@
-//! Defects of a simulated Orin, on which programs rely without knowing, and the release of its
-//! drivers.
+//! Configurable defects of a simulated Orin, and the release of its drivers. A defect removes a
+//! property that programs may rely on unknowingly.
 //!
 //! Owns the names and their parsing; each defect is implemented where the working machine behaves
 //! differently.
@@ -26,7 +26,7 @@
 //! `TEGRA_SIM_RELEASE` is the L4T release of the drivers: `r36.4`; `r36.2`, with the same
 //! interface; `r35.4`, with a shorter record, shorter `OPEN_TSG` and `SETUP_BIND`, and without
 //! subcontexts; `r39` (JetPack 7), with a longer record. `r39:REQUEST`, such as `r39:SETUP_BIND`,
-//! gives that request another number.
+//! changes the number of that request.
 
 use sass::isa::Opcode;
 

@@ -156,8 +156,8 @@ impl<Args> Request<Args> {
         self.code as u32
     }
 
-    /// Makes the system call. The kernel reads `args`, and writes it when the request's direction
-    /// says so. The error is the driver's errno. A positive result, which nvgpu uses for bytes that
+    /// Makes the system call. The kernel reads `args`, and writes it if the request's direction
+    /// includes it. The error is the driver's errno. A positive result, which nvgpu uses for bytes that
     /// it could not copy out, becomes `EFAULT`.
     ///
     /// # Safety

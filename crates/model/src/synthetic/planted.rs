@@ -348,7 +348,7 @@ impl<'a> Planter<'a> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let lookback = Lookback::new(shape, layer);
 
-        // Rows read the constant, or a random mixture of everything.
+        // Rows read the constant, or a random mix of everything.
         let mut query = Matrix::zero(shape.heads * head_dim, shape.dim);
         let mut keys = Matrix::zero(shape.kv_heads * head_dim, shape.dim);
         let constant = 1.0 / (gain * CONSTANT_SIZE);

@@ -262,7 +262,7 @@ impl Warp {
         self.release();
     }
 
-    /// Resumes groups whose wait is over.
+    /// Resumes groups that have finished waiting.
     pub(crate) fn release(&mut self) {
         let mut position = 0;
         while let Some(waiting) = self.waiting.get(position).copied() {

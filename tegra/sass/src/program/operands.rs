@@ -239,7 +239,7 @@ impl View<'_> {
     }
 
     pub(super) fn combine(&self) -> Combine {
-        // The comparison comes first, so the last of these words is meant.
+        // The comparison's modifiers precede the combination, so search from the end.
         match self
             .0
             .modifiers

@@ -339,7 +339,7 @@ impl Machine {
         }
     }
 
-    /// Gives the engine to the next TSG with pending work.
+    /// Assigns the engine to the next TSG with pending work.
     fn pass(&mut self) -> bool {
         let now = self.core.clock.now();
         let holder = self.turns.holder();

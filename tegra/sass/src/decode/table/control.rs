@@ -1,4 +1,4 @@
-//! Table rows: branches, barriers, traps.
+//! Rows of the decoding table: branches, barriers, traps.
 
 use super::words::row;
 use crate::decode::field::{
