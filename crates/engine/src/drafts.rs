@@ -213,7 +213,7 @@ impl Drafts {
         self.prompt_skipped || self.model.debt > LONG && !self.model_drafts()
     }
 
-    /// Selects the draft behind these tokens, of at most `room` tokens.
+    /// Selects a draft of at most `room` tokens that follow `tokens`.
     pub(super) fn next(&mut self, tokens: &[u32], room: usize) -> Draft {
         self.model_ran = false;
         if self.lookup.is_active(&self.without) {

@@ -45,8 +45,8 @@ impl Handle {
         Self::with(Shared::new(settings.queue_limit))
     }
 
-    /// Starts another engine of this process, for an additional model. The engines share what is known about devices,
-    /// and none searches in idle time while another one is busy.
+    /// Starts another engine of this process, for an additional model. The engines share the health of devices,
+    /// and no engine runs idle tuning while another one is busy.
     pub fn beside(&self) -> std::io::Result<Self> {
         Self::with(self.shared.for_another_engine())
     }

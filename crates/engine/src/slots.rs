@@ -147,7 +147,7 @@ impl Slots {
             }
             (Some(shared), _) => self.share(&shared),
             (None, Some((cached, at))) => self.take_over(cached, at),
-            // If the oldest sequence must be evicted, reuse what it has of the prompt.
+            // If the oldest sequence must be evicted, reuse its common prefix with the prompt.
             (None, None) if oldest > 0 => self.take_over(oldest, 0),
             (None, None) => {
                 let slot = Slot { number: self.number(), blocks: Vec::new() };

@@ -28,7 +28,7 @@ pub struct Model {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
     Of(usize),
-    /// The same number wherever the name occurs.
+    /// A size that is the same for every occurrence of the name.
     Named(String),
     Any,
 }

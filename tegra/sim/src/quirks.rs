@@ -6,19 +6,19 @@
 //!
 //! `TEGRA_SIM_MACHINE` is a comma-separated list of words:
 //!
-//! | word | what fails |
+//! | word | defect |
 //! |---|---|
 //! | `no-event` | no interrupt wakes a waiter |
-//! | `no-qmd-release` | releases of QMDs are not done |
-//! | `lost-atomics` | one atomic operation of shaders on global memory in 64 leaves memory as it was |
-//! | `chain-cut=N` | of QMDs that start each other the first N run; the rest never starts, and nothing waits for it |
+//! | `no-qmd-release` | releases of QMDs are dropped |
+//! | `lost-atomics` | one of 64 atomic operations of shaders on global memory has no effect on memory |
+//! | `chain-cut=N` | only the first N QMDs of a chain run; the others never start, and nothing waits for them |
 //! | `local-memory-refused` | a launch needs local memory for 96 warps of each SM, not of each TPC |
 //! | `read-only-maps-fault` | the GPU cannot read through a mapping without write access |
-//! | `nan=INSTRUCTION` | its results, as of `mufu`, `hmma`, `dp4a`, are 0x7fffffff: NaN, or wrong bits |
-//! | `freeze=POINT` | the machine freezes: what makes the point's request never returns |
-//! | `short-range-refused` | an address space ends 2 MiB below 2^40, as in all proven code, or there is none |
+//! | `nan=INSTRUCTION` | the instruction (such as `mufu`, `hmma`, `dp4a`) returns 0x7fffffff: NaN, or wrong bits |
+//! | `freeze=POINT` | the machine freezes: the call that makes the point's request never returns |
+//! | `short-range-refused` | an address space ends 2 MiB below 2^40, as in all proven code, or its creation fails |
 //! | `no-heap-query` | `QUERY_HEAP_PARAMS` and `GET_AVAILABLE_HEAPS` are unknown |
-//! | `stale-handover` | half of the invalidates in streams leave L1 as it is: an SM reads what the CPU had there before, unless its QMD invalidates |
+//! | `stale-handover` | half of the invalidates in streams do not invalidate L1: an SM reads the CPU's earlier data, unless its QMD invalidates |
 //!
 //! A freeze is at `open-channel`, `object` (`ALLOC_OBJ_CTX`), `doorbell` (the store) or `launch`
 //! (the store that leads to a launch; no other GPU request returns either).

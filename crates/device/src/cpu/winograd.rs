@@ -106,7 +106,7 @@ impl Winograd {
         let of = [self.rows.count, self.columns.count];
         let blocks = Blocks::of(of, inputs, self.outputs).shared(self.images.0, w.threads());
         let apart = blocks.apart();
-        // SAFETY: the caller's contract: that is what the scratch has room for.
+        // SAFETY: the caller's contract: the scratch has space for these arrays.
         let (values, sums, lines, results, registers) = unsafe {
             let sums = scratch.add(TAPS * inputs * apart);
             let lines = sums.add(TAPS * self.outputs * apart);

@@ -1,9 +1,9 @@
 //! Benchmark of one tuning case on a device, through the interface of models: a matmul, or a fused group of
 //! tensor operations.
 //!
-//! Copies of the weights alternate, so that they come from memory as during decoding; a sample executes a
-//! quarter of them. Choices with another weight layout have copies of their own. Every output is compared
-//! with results computed here, and with the bits of the choice before: no choice may change a bit.
+//! Several copies of the weights are read in turn, so that they are read from memory, not from caches, as during
+//! decoding. A sample reads a quarter of the copies. Choices with another weight layout have copies of their own.
+//! Every output is compared with results computed here, and bit for bit with the output of the previous choice.
 
 mod alone;
 #[cfg(test)]
@@ -396,7 +396,7 @@ struct Product {
     /// First, last and one middle row of activations.
     checked: [i32; CHECKED],
     weights: Vec<Buffer>,
-    /// The rows of weights: of gates and of all else, and of what a gate is multiplied with.
+    /// Rows of the weights: those of gates and other matrices, and those of matrices multiplied with a gate.
     rows: [Rows; 2],
     /// Bytes of weights of one copy.
     bytes: u64,

@@ -1,8 +1,8 @@
 //! The byte-level alphabet: one printable character for each of the 256 bytes.
 //!
-//! GPT-2 introduced it to store tokens of arbitrary bytes as text. The printable bytes of Latin-1 stand for
-//! themselves, the other 68 map to the characters from U+0100, in order. GGUF stores tokens and merges of `gpt2`
-//! vocabularies so.
+//! GPT-2 introduced it to store tokens of arbitrary bytes as text. The printable bytes of Latin-1 map to
+//! themselves, the other 68 to the characters from U+0100, in order. GGUF stores tokens and merges of `gpt2`
+//! vocabularies in this alphabet.
 
 pub(crate) fn char_of(byte: u8) -> char {
     let code = match byte {

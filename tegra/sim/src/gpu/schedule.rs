@@ -1,15 +1,15 @@
 //! Scheduler over all channels and work, driven by the seed.
 //!
-//! Doorbells are processed one by one, each only when all earlier work is at rest, so that the
-//! timing of the host has no influence. With several channels some doorbells are delayed, so that
-//! later ones overtake them. The host unit's work of every channel of the TSG that has its turn and
-//! the work of its engines are interleaved at random, as far as no rule orders them. Channels of
+//! Doorbells are processed one by one, each only when all earlier work has finished or is blocked,
+//! so that the timing of the host has no influence. With several channels some doorbells are delayed, so that
+//! later ones overtake them. Within the TSG that has its turn, the host unit's work on each channel
+//! and the work of the engines are interleaved at random, unless a rule orders them. Channels of
 //! other runlists than the graphics engine's run concurrently.
 //!
 //! The work of one TSG does not delay doorbells of others: when a turn ends, doorbells of idle TSGs
-//! are processed. If no other TSG waits, a turn ends only with the timeslice, so the timing of the
-//! host is visible where a TSG works for longer; and, at most once in [`LOOK`], where turns are
-//! given up.
+//! are processed. If no other TSG waits, a turn ends only with the timeslice. The timing of the host
+//! is therefore visible in two cases: a TSG works for longer than a timeslice, or it yields its turn
+//! (at most once per [`LOOK`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
