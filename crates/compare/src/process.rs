@@ -35,7 +35,7 @@ pub enum Failure {
     Ended { program: String, how: String, last: Vec<String> },
     #[error("{program} did not finish within {} s{}", limit.as_secs(), lines(last))]
     Late { program: String, limit: Duration, last: Vec<String> },
-    /// It answered, but with an unusable answer.
+    /// The answer is unusable.
     #[error("{program}: {what}{}", lines(last))]
     Answer { program: String, what: String, last: Vec<String> },
 }

@@ -141,7 +141,7 @@ pub enum Range {
     /// Low enough that the driver's own addresses are below 2^40 too.
     #[default]
     Short,
-    /// As in all programs that are known to run on an Orin.
+    /// The range of all programs that are known to run on an Orin.
     Proven,
 }
 

@@ -390,7 +390,7 @@ pub struct AdapterInfo {
 /// Device of a loaded model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
-    /// Its name among the backends that `docs/configuration.md` lists.
+    /// Name, one of the backends that `docs/configuration.md` lists.
     pub name: String,
     /// Description in one line.
     pub description: String,

@@ -81,7 +81,7 @@ pub const EDITS: usize = 1024;
 /// unused words; the mask, padded to 16 bytes; the edits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment<'a> {
-    /// At most one per token id; ids outside the vocabulary have no effect.
+    /// Edits, at most one per token id; ids outside the vocabulary have no effect.
     pub edits: &'a [Edit],
     /// Bit `id % 32` of word `id / 32` is set for every allowed token. Other tokens are not edited;
     /// their logit becomes minus infinity unless it is not finite.

@@ -51,7 +51,7 @@ pub(super) fn invalidated() -> Result<Answer, Error> {
     l2(Some(L2Operation::InvalidateSysmem), true)
 }
 
-/// The same without the invalidation, which the rules forbid.
+/// The same experiment without the invalidation, which the rules forbid.
 pub(super) fn forbidden() -> Result<Answer, Error> {
     l2(None, false)
 }

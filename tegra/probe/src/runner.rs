@@ -31,7 +31,7 @@ pub const CHILD_COMMAND: &str = "first-contact-experiment";
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub experiment: &'static Experiment,
-    /// It was named on the command line.
+    /// True if the experiment was named on the command line.
     pub named: bool,
     /// Reason for leaving it out, if it is.
     pub left_out: Option<String>,

@@ -112,7 +112,7 @@ pub struct Clock {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Its name: lower-case letters, digits and hyphens.
+    /// Name: lower-case letters, digits and hyphens.
     pub name: String,
     pub question: String,
     /// Description of the measurement.
@@ -170,7 +170,7 @@ pub enum Verdict {
     TimedOut,
     /// The process died: the error has the status and its last output.
     Crashed,
-    /// It was running when the whole run ended.
+    /// The experiment was running when the whole run ended.
     Unfinished,
     Skipped,
 }

@@ -127,7 +127,7 @@ pub enum Release {
     R35,
     #[default]
     R36,
-    /// With the request that has another number, if any.
+    /// JetPack 7, with the request whose number differs, if any.
     R39 {
         renumbered: Option<String>,
     },

@@ -117,7 +117,7 @@ pub fn requests() -> impl Iterator<Item = (&'static str, u32)> {
 pub struct Layout {
     /// The structure's C tag.
     pub name: &'static str,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: usize,
     /// Name, offset in bytes and size in bytes of each field.
     pub fields: &'static [(&'static str, usize, usize)],

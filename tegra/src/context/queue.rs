@@ -225,7 +225,7 @@ impl ContextQueue {
         self.parked.0 = self.parked.1;
     }
 
-    /// After a close: marks incomplete work as lost, and continues after it.
+    /// Marks incomplete work as lost after a close, and continues after it.
     pub(super) fn give_up(&mut self) {
         let (completed, submitted) = self.parked;
         self.ended.push(completed);

@@ -181,7 +181,7 @@ pub enum State {
     Lost,
     /// Stopped or out of time before everything was tried; the next search continues.
     Partial,
-    /// It could not be measured; `why` has the reason.
+    /// The measurement failed; `why` has the reason.
     Failed,
 }
 

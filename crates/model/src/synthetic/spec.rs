@@ -41,7 +41,7 @@ pub enum Error {
 pub struct Spec {
     pub(super) shape: Shape,
     pub(super) kind: Type,
-    /// It has fewer layers than the shape of this name.
+    /// True if the model has fewer layers than the named shape.
     cut: bool,
 }
 

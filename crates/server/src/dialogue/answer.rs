@@ -18,7 +18,7 @@ pub(crate) enum Part {
         id: String,
         name: String,
     },
-    /// More of the latest call's arguments, as JSON text.
+    /// Next part of the latest call's arguments, as JSON text.
     Arguments {
         index: usize,
         text: String,

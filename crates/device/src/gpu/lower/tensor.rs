@@ -62,7 +62,7 @@ struct Compiler<'a, 'b> {
 
 /// Reason why a group cannot be launched.
 enum Refusal {
-    /// It exceeds the limits of one launch.
+    /// The group exceeds the limits of one launch.
     TooLarge,
     Error(crate::Error),
 }

@@ -94,7 +94,7 @@ pub struct Imported {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
     pub path: PathBuf,
-    /// Its contents, or why it is not used.
+    /// Contents, or the reason for ignoring the file.
     pub content: Result<File, String>,
 }
 
