@@ -46,7 +46,7 @@ pub struct Q8Block {
 }
 
 impl Q8Block {
-    /// `BIAS` minus `n` times the sum of `q`. SessionOptions without a field are derived from one that has a field.
+    /// `BIAS` minus `n` times the sum of `q`. A value for an `n` without a field is derived from one that has a field.
     #[inline(always)]
     pub(crate) const fn less(&self, n: u8) -> i32 {
         match n {

@@ -154,6 +154,6 @@ pub(super) fn release_order() -> Result<Answer, Error> {
              {of_launch} behind one of a launch"
         ),
     };
-    // The daemon reads results after the first kind; of the second it needs only the arrival.
+    // The verdict depends only on the first kind, after which the daemon reads results.
     Ok(answer.judged(unseen[0] == 0, text))
 }

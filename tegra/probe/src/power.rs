@@ -37,7 +37,7 @@ pub(super) fn idle() -> Result<Answer, Error> {
         let ticket = rig.context.submit(copy, &[], Wake::Quiet)?;
         Ok(rig.context.wait(ticket, TIMEOUT)?)
     })?;
-    // Opened again at once, to separate the cost of power.
+    // Reopens at once, to measure the cost without a power-up.
     rig.context.close()?;
     let ((), warm) = timed(|| rig.context.open())?;
     answer

@@ -38,7 +38,7 @@ const fn part(columns: &Axis) -> usize {
 /// Scratch values for a padded plane and its results, for any stride of the convolution's windows.
 pub(super) fn scratch(conv: &Conv) -> usize {
     let (x, sizes, w) = (&conv.x.shape, &conv.weight.shape, &conv.windows);
-    // Upper bound of a line's phases together.
+    // Upper bound of the total length of a line's phases.
     let lines = (2..x.len()).map(|axis| {
         let [before, after] = w.pads[axis - 2];
         x[axis] + before + after + w.stride[axis - 2] + sizes[axis]
@@ -85,7 +85,7 @@ impl Depthwise {
                 let bias = self.bias.map_or(0.0, |bias| *bias.add(channel));
                 let out = self.out.add(item * results);
                 if columns.count < LANES {
-                    // Short lines are computed as one, together with the values between them.
+                    // Short lines are computed as one long line, including the padding between them.
                     let n = (rows.count - 1) * rows.stride * wide + columns.count;
                     line(isa, &taps, bias, function, scratch, whole, n);
                     let from = (whole.cast_const(), rows.stride * wide);

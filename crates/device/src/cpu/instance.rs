@@ -324,7 +324,7 @@ impl Instance for CpuInstance {
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         self.load(address, storage, source, progress).map_err(failed)?;
         let Some((address, storage)) = self.memory.plain_copy(weight) else { return Ok(()) };
-        // The second form does not count as progress.
+        // Uploading the second copy does not count as progress.
         self.load(address, storage, source, &|_| {}).map_err(failed)
     }
 

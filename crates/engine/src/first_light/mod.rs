@@ -34,7 +34,7 @@ pub(super) fn pass(
     let name = device.info().name;
     let (wanted, told) = wanted(&**device, light);
     let passed = match &light.dir {
-        // Other devices are compared with it.
+        // Needs no first light: other devices are compared with the reference.
         _ if name == "reference" => return Ok(Arc::clone(device)),
         None => Ok((wanted, Vec::new())),
         Some(_) if name == LAST => last(device, shared).map(|()| (None, Vec::new())),

@@ -9,7 +9,7 @@ use super::error::Error;
 use super::vocabulary::Vocabulary;
 use crate::gguf::Strings;
 
-/// TokenKind of a token, from `tokenizer.ggml.token_type`.
+/// Kind of a token, from `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     /// A piece of text.

@@ -99,7 +99,7 @@ impl View<'_> {
                 Immediate::Double(high) => (0, high),
                 Immediate::Signed(value) if self.has(Modifier::U32) => (value as u32, 0),
                 Immediate::Signed(value) => (value as u32, (value >> 32) as u32),
-                // As of a double, the upper word.
+                // The bits are the upper word of a double.
                 Immediate::Bits(high) => (0, high),
                 _ => return None,
             };

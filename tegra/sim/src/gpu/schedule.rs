@@ -357,7 +357,7 @@ impl Machine {
             return false;
         };
         if holder == Some(next) && !self.turns.is_leaving() {
-            // Its next doorbell was just processed, and no other TSG has work.
+            // The holder continues: its next doorbell was just processed, and no other TSG has work.
             return true;
         }
         match holder.filter(|holder| *holder != next) {

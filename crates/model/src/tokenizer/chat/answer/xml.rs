@@ -81,7 +81,7 @@ fn json(value: &str, schema: Option<&Json>) -> String {
         other => other,
     };
     match serde_json::from_str::<&RawValue>(python) {
-        // Unchanged, without reformatting.
+        // Copies the JSON without reformatting it.
         Ok(read) if !is_text => read.get().to_owned(),
         _ => Json::from(value).to_string(),
     }
