@@ -452,7 +452,7 @@ fn staged_writes_are_limited(device: &dyn Device) {
     assert_eq!(s.copied()[..3], [3.0, 5.0, 3.0]);
 }
 
-/// A ticket gives its own tokens until the ring overwrites them.
+/// Tokens of a ticket can be read until the ring overwrites them.
 fn tickets_give_their_own_tokens(device: &dyn Device) {
     let mut s = Session::new(device);
     s.start(0);

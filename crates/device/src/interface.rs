@@ -316,7 +316,7 @@ pub trait Tunable {
     fn compile(&self, case: &Case, choice: &Choice, wanted: &dyn Fn() -> bool) -> Result<()>;
 }
 
-/// Memory of one model on a device, and its prepared plans. All calls come from one thread.
+/// Memory of one model on a device, and its prepared plans. All calls are made from one thread.
 pub trait Instance: Send {
     /// Memory that is reserved.
     fn footprint(&self) -> Footprint;

@@ -24,7 +24,7 @@ pub enum Stage {
     Atomics,
     /// The GPU sees the CPU's writes, and the CPU the GPU's.
     Handover,
-    /// A tiny model gives the CPU's tokens.
+    /// A tiny model samples the same tokens as on the CPU.
     Model,
 }
 

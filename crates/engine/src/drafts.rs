@@ -1,9 +1,9 @@
 //! Speculative decoding of a sequence: selects the source and length of each draft, from the success of earlier ones.
 //!
-//! Prompt lookup comes first, since it costs nothing; then a draft model or nextn layer. The served model verifies a draft
-//! in one step and samples the same tokens as without it: a draft changes the speed of an answer, never its text. A source
-//! that costs more time than it gains accumulates a debt, in steps of the served model. It is paused until its debt is
-//! below 1 % of the tokens decoded since.
+//! Prompt lookup is tried first, since it costs nothing; then a draft model or nextn layer. The served model verifies a
+//! draft in one step and samples the same tokens as without it: a draft changes the speed of an answer, never its text.
+//! A source that costs more time than it gains accumulates a debt, in steps of the served model. It is paused until its
+//! debt is below 1 % of the tokens decoded since.
 
 use std::time::Duration;
 

@@ -166,7 +166,7 @@ impl Handle {
         self.shared.devices.disable(device, reason.to_owned());
     }
 
-    /// Sets the number of requests that may wait for a slot; waiting requests keep their place.
+    /// Sets the number of requests that may wait for a slot; requests that already wait are not removed.
     pub fn set_queue_limit(&self, limit: usize) {
         self.shared.queue_limit.store(limit, Ordering::Relaxed);
     }

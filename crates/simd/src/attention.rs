@@ -682,7 +682,7 @@ impl Softmax {
     ///
     /// # Safety
     ///
-    /// As for [`Simd`]; both rows hold `dim` values.
+    /// As for [`Simd`]; both rows have `dim` values.
     #[inline(always)]
     unsafe fn fold<S: Simd>(&mut self, values: *mut f32, more: Self, sums: *const f32, dim: usize) {
         let power = self.power.max(more.power);

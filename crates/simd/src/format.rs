@@ -98,7 +98,7 @@ pub(crate) trait Quant {
         }
     }
 
-    /// The stored integers of block `b` (32 columns) of the superblock at `sb`; index `g` holds columns `4g..4g+4`.
+    /// The stored integers of block `b` (32 columns) of the superblock at `sb`; index `g` contains columns `4g..4g+4`.
     /// The parity of `b` is a constant at every call.
     ///
     /// # Safety

@@ -1,5 +1,6 @@
-//! Runs experiments, each in its own process, and keeps the profile on disk up to date: a crash of
-//! the whole machine loses no earlier result, and the file names the experiment that was running.
+//! Runs experiments, each in its own process, and updates the profile on disk before and after each:
+//! a crash of the whole machine loses no earlier result, and the file names the experiment that was
+//! running.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};

@@ -47,7 +47,7 @@ pub(super) fn scratch(conv: &Conv) -> usize {
 }
 
 impl Depthwise {
-    /// This thread's share. Scratch holds a plane, its results, and the registers of the epilogue.
+    /// Computes this thread's share. Scratch contains a plane, its results, and the registers of the epilogue.
     ///
     /// # Safety
     ///

@@ -60,7 +60,7 @@ pub(super) struct MatMul {
 }
 
 impl MatMul {
-    /// This thread's share. Scratch holds packed columns, the lines under windows, and the registers of the
+    /// Computes this thread's share. Scratch contains packed columns, the lines under windows, and the registers of the
     /// epilogue.
     ///
     /// # Safety

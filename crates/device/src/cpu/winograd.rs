@@ -96,7 +96,7 @@ pub(super) fn scratch(conv: &Conv) -> usize {
 }
 
 impl Winograd {
-    /// This thread's share. Scratch holds [`scratch`] values, and the registers of the epilogue.
+    /// Computes this thread's share. Scratch contains [`scratch`] values, and the registers of the epilogue.
     ///
     /// # Safety
     ///

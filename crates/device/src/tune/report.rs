@@ -76,7 +76,7 @@ pub struct Spec {
     pub verify: bool,
     /// Count a simulated device's work instead of measuring time.
     pub counted: bool,
-    /// Bytes of weights to cycle through, so that they come from memory; derived from the machine's
+    /// Bytes of weights to cycle through, so that they are read from memory; derived from the machine's
     /// caches if absent.
     pub cold_bytes: Option<u64>,
     /// Tune the generated kernels of this network instead of the loaded model's.

@@ -212,7 +212,7 @@ impl ModelRunner {
         self.spec.draft.min(self.largest_chunk(Outputs::All) - 1)
     }
 
-    /// Measures the memory bandwidth of the GPU that holds the model; `None` if the device is not a GPU.
+    /// Measures the memory bandwidth of the model's GPU; `None` if the device is not a GPU.
     pub fn bandwidth(&self) -> Option<Result<GpuBandwidth, Error>> {
         let heartbeat = &self.heartbeat;
         GpuBandwidth::of(&*self.device, &|| heartbeat.beat())

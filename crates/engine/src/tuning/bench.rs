@@ -44,7 +44,7 @@ const MOST_PREPARED: u64 = 256 << 20;
 /// Largest number of open instances: that of the best choice so far, and that of the candidate.
 const MOST_OPENED: usize = 2;
 
-/// Lower limit of the read speed of a GPU in bytes per second. A slower result comes from a simulator or a
+/// Lower limit of the read speed of a GPU in bytes per second. A slower result indicates a simulator or a
 /// sleeping machine.
 const LEAST_GPU_SPEED: f64 = 0.5e9;
 
@@ -108,7 +108,7 @@ struct Opened {
 
 impl<'a> CaseBench<'a> {
     /// Creates the benchmark of a case, with at least `cold` bytes of weights if few rows share them. A fused
-    /// group comes with its plan. [`Failure::Broken`] if no plan of the device has the case.
+    /// group requires its plan. [`Failure::Broken`] if no plan of the device has the case.
     pub fn new(
         device: &'a dyn Device,
         case: &Case,
@@ -470,7 +470,7 @@ impl Product {
                 let w = matrix("w")?;
                 g.matmul(x, w)?
             };
-            // Outputs of a plan are computed in two planes of activations; everything else goes through
+            // Outputs of a plan are computed in two planes of activations; everything else is written to
             // scratch.
             let y = if fine {
                 y

@@ -150,7 +150,7 @@ impl Warp {
         self.committed.clear();
     }
 
-    /// Returns the lanes for which a condition holds.
+    /// Returns the lanes for which a condition is true.
     #[inline(always)]
     pub(crate) fn holds(&self, condition: Condition) -> u32 {
         let index = usize::from(condition.index & 7);

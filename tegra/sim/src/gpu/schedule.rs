@@ -34,7 +34,7 @@ const HELD: u64 = 4;
 const HOLD: u64 = 2;
 /// Largest number of methods that a channel executes in a row.
 const BURST: u64 = 8;
-/// Number of dequeued doorbells that keep their order.
+/// Number of dequeued doorbells whose order is preserved.
 const RUNG: usize = 1 << 12;
 /// Nanoseconds of work between two checks for doorbells if turns are shorter, so that programs that
 /// pass little work between TSGs are reproducible.
