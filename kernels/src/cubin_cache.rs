@@ -21,8 +21,8 @@ const LARGEST: u64 = 16 << 20;
 
 static FOLDER: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Sets the cache folder and enables the cache. The folder is created on the first write. Whoever
-/// can write to it controls what the GPU runs.
+/// Sets the cache folder and enables the cache. The folder is created on the first write. Any
+/// process that can write to it controls what the GPU runs.
 pub fn keep_in(folder: PathBuf) {
     *FOLDER.lock() = Some(folder);
 }

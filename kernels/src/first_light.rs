@@ -1,7 +1,7 @@
 //! Self-test kernels for first light: their launches, and the words that each of them must write.
 //!
 //! No plan launches these kernels and nothing tunes them. All arithmetic is on integers, so a
-//! result is exact or wrong. Expected words of [`Kernel::Probe`] are checked in; they come from
+//! result is exact or wrong. Expected words of [`Kernel::Probe`] are checked in; they result from
 //! executing its sm_87 code instruction by instruction. Expected words of the other kernels are
 //! computed here.
 

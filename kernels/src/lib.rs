@@ -8,7 +8,7 @@
 //!   cache ([`cubin_cache`])
 //! - self-test kernels ([`first_light`]) and random test programs ([`snippets`])
 //!
-//! Knows the weight types of plans; knows no models, drivers or queues.
+//! Depends on the weight types of plans, but not on models, drivers or queues.
 
 #![warn(missing_docs)]
 

@@ -157,7 +157,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the reader of standard output is gone, so that there is nothing to report.
+    /// Returns whether the reader has closed standard output, which is not reported as an error.
     pub(super) fn is_broken_pipe(&self) -> bool {
         match self {
             Self::Gate(error) => error.is_broken_pipe(),

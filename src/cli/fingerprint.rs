@@ -44,7 +44,7 @@ const TRIED: &str = "synthetic:tiny-llama:q4_k_m";
 /// Length of its longest prompt: one more than a block of 32 positions.
 const TRIED_TOKENS: usize = 33;
 
-/// First-contact experiment: checks whether the Orin's GPU gives the CPU's fingerprint. An error is
+/// First-contact experiment: checks whether the Orin's GPU computes the CPU's fingerprint. An error is
 /// the reason for a missing answer.
 pub(super) fn experiment() -> Result<Answer, String> {
     let progress = errors::one_line;

@@ -155,7 +155,7 @@ fn summary(record: &Record, simulated: bool) -> String {
         Some(error) if record.answer.is_empty() => error,
         _ => &record.answer,
     };
-    // The error output follows a line feed; its first line says most.
+    // The error output follows a line feed; its first line is the most informative one.
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let first = lines.next().unwrap_or_default();
     match lines.next() {

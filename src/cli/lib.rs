@@ -1,5 +1,5 @@
 //! `orinctl`: one file per subcommand. Commands use the daemon through [`api::client`], never the
-//! engine directly. Results go to standard output, everything else to standard error. Without a
+//! engine directly. Results are written to standard output, everything else to standard error. Without a
 //! daemon, `bench`, `generate` and `chat` start a private one and stop it at the end.
 
 mod args;

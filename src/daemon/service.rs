@@ -45,7 +45,7 @@ pub(super) struct Service {
 pub(super) struct EngineGone;
 
 impl Service {
-    /// With `starting`, the start ends at [`Self::started`].
+    /// Creates the service; with `starting`, its start ends at [`Self::started`].
     pub(super) fn new(app: Arc<App>, starting: bool) -> Self {
         let watchdog = sd_notify::watchdog_enabled();
         let (heartbeats, load_beats, ready, status) = (Vec::new(), 0, false, String::new());

@@ -28,8 +28,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// SIGHUP means that the terminal closed if the log goes to a terminal or there is no
-    /// configuration to reload. For a service it means reload.
+    /// SIGHUP means that the terminal was closed if the log is written to a terminal or there is no
+    /// configuration to reload. Otherwise it means reload.
     pub(super) fn new(configured: bool) -> io::Result<Self> {
         // Exceeding the file size limit is an error of the write call instead.
         // SAFETY: SIG_IGN is a disposition that runs no code of ours.

@@ -16,9 +16,9 @@ pub enum AddressError {
     /// The range leaves the 40-bit space.
     #[error("{bytes} bytes at GPU address {address:#x} do not end below {:#x}", GpuAddress::END)]
     TooLong {
-        /// Its first address.
+        /// First address.
         address: u64,
-        /// Its length.
+        /// Length in bytes.
         bytes: u64,
     },
     /// The hardware needs a coarser alignment.

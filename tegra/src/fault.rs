@@ -38,11 +38,11 @@ pub struct SmError {
 /// Progress of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Its index within the context.
+    /// Index within the context.
     pub queue: usize,
-    /// Its channel id.
+    /// Channel id.
     pub channel: u32,
-    /// Its engine.
+    /// Engine.
     pub engine: Engine,
     /// The last point reached.
     pub completed: u64,

@@ -11,7 +11,7 @@
 //! [`mod@copy`] moves memory with the copy engine. [`error`] lists the failures, [`fault`]
 //! describes a dead GPU channel.
 //!
-//! The crate knows nothing of models or kernels. Each fact has its source next to it: "header" is
+//! The crate is independent of models and kernels. Each fact has its source next to it: "header" is
 //! an L4T uapi header or one of NVIDIA's class headers, "manual" a public register manual of the
 //! same family, "seen on hardware" and "proven" an observation on a Jetson AGX Orin with L4T
 //! r36.4.4, "inferred" a conclusion that has not been tested on a device yet.

@@ -1,6 +1,6 @@
 //! Memory of nvmap: handles with pages, and their mappings for the CPU.
 //!
-//! Knows nothing of GPU addresses or of the memory's purpose.
+//! Independent of GPU addresses and of the memory's purpose.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -164,7 +164,7 @@ impl AsFd for NodeFd {
 
 /// Wraps an fd that a driver returned, and makes it close-on-exec.
 pub(crate) fn adopt(fd: RawFd) -> OwnedFd {
-    // SAFETY: the driver has just made this fd for us and no other code knows it.
+    // SAFETY: the driver has just made this fd for us and no other code uses it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // Some requests return fds without the flag; a failure leaves a usable fd.
     let _ = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));

@@ -113,7 +113,7 @@ impl Default for Options {
 pub struct Usage {
     /// Mapped buffers.
     pub buffers: u64,
-    /// Their bytes.
+    /// Total size in bytes.
     pub bytes: u64,
 }
 
@@ -127,7 +127,7 @@ struct Inner {
     orin: Orin,
     options: Options,
     windows: Windows,
-    /// By first address.
+    /// Mappings by first address.
     mappings: Mutex<BTreeMap<u64, Mapping>>,
 }
 

@@ -1,4 +1,5 @@
-//! Reports as text: a table for people, Markdown, CSV. The usual columns of the field come first.
+//! Reports as text: a table for a terminal, Markdown, CSV. The first columns are like those
+//! of `llama-bench`.
 
 use crate::statistics::{DEFINITION, Summary};
 use bench::{Model, Report, Roof, Row};

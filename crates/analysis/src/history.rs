@@ -1,5 +1,5 @@
-//! History of a speed: per model, device, number of threads and test, the records in order, with
-//! changes larger than their noise marked.
+//! Speed history: the records of each combination of model, device, thread count and test, oldest
+//! first. Changes that exceed the noise are marked.
 
 use std::fmt::Write as _;
 

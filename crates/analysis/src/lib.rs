@@ -1,4 +1,7 @@
-//! Analysis of benchmark reports: tables, records on disk, history, the speed gate, sweeps, and servers under load.
+//! Analysis of benchmark results; measures nothing itself.
+//!
+//! Contains tables, the record file, speed history, the speed gate, parameter sweeps, and the load test of a server
+//! (its requests and their evaluation).
 
 mod format;
 mod gate;

@@ -178,7 +178,7 @@ impl Drift {
         Some(Self { slope: median(&slopes)?, tau, p })
     }
 
-    /// Returns whether random order would give this drift in fewer than one of twenty cases.
+    /// Returns whether random order would produce this drift in fewer than one of twenty cases.
     pub fn significant(&self) -> bool {
         self.p < 0.05
     }

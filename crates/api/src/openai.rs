@@ -277,7 +277,7 @@ pub struct Completion {
     pub choices: Vec<CompletionChoice>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// With the end of a request that has one prompt (extension).
+    /// Present in the last event of a request with one prompt (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
 }

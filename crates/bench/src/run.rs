@@ -250,7 +250,7 @@ impl Runner<'_> {
         }
         self.last = (begin, Instant::now());
         self.busy(false);
-        // A clock that does not advance would give an infinite speed.
+        // A clock that does not advance would yield an infinite speed.
         let seconds = (self.last.1 - begin).as_secs_f64().max(1e-9);
         Ok(test.total_tokens() as f64 / seconds)
     }

@@ -1,5 +1,5 @@
-//! Agreement of an engine with the model: its greedy tokens and distributions, compared with the
-//! reference's.
+//! Checks that an engine computes the model: compares its greedy tokens and token distributions
+//! with those of the reference device.
 //!
 //! The prompts are the same token ids. Distributions are compared while both sides have seen the
 //! same tokens, up to and including the first token that differs. An engine reports only its most

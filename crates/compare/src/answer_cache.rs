@@ -14,7 +14,7 @@ use super::outcome::Answer;
 use super::workload::{TOP, Workload};
 
 /// SHA-256 of the reference's sources, of the sources that build a model's graph, and of the
-/// versions of libraries. It comes from the build script, because a commit does not cover modified
+/// versions of libraries. The build script computes it, because a commit does not cover modified
 /// sources.
 const REFERENCE: &str = env!("ORIND_REFERENCE");
 

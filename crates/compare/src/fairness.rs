@@ -1,4 +1,4 @@
-//! Differences between engines, and whether they change the verdict. Every line comes from facts
+//! Differences between engines, and whether they change the verdict. Every line is based on facts
 //! that the engines reported; an unreported fact is a line too.
 
 use std::collections::BTreeSet;

@@ -3,8 +3,8 @@
 //! [`agreement`] checks that they compute the model, and [`Comparison`] contains the results and
 //! verdicts.
 //!
-//! The crate measures nothing itself: speeds come from each engine's own bench, latencies from a
-//! client of its server. Devices are unknown here; the caller provides the reference answers.
+//! The speeds are those of each engine's own bench; a client of its server measures latencies. The
+//! crate is independent of devices: the caller provides the reference answers.
 
 pub mod agreement;
 mod answer_cache;

@@ -1,5 +1,4 @@
-//! Definitions of the numbers in a comparison, printed by `--explain`; a test checks them against
-//! the rows.
+//! Name and definition of every metric in a comparison, as printed by `orinctl compare --explain`.
 
 /// Name and definition of every metric. `N` in a name stands for any number.
 const METRICS: [(&str, &str); 17] = [

@@ -1,4 +1,5 @@
-//! Outcome of a peer: speeds and latencies of one round, and its answers to prompts.
+//! Measurements of one engine in one round: speeds, latencies and memory; and its answers to the
+//! test prompts.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Process of a peer, in its own process group that ends with us. Its last lines are kept and its
-//! memory is observed.
+//! Process of a peer, in its own process group, which is killed when its owner is dropped. Stores
+//! the last lines of its output and samples its memory.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,10 +16,10 @@ use tokio::io::{
 use tokio::process::{Child, Command};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Number of output lines to keep, and to print after a failure.
+/// Number of output lines to store, and to print after a failure.
 const LINES: usize = 2000;
 const SHOWN: usize = 15;
-/// Longest line that is kept whole, in bytes.
+/// Length in bytes beyond which a stored line is truncated.
 const LINE: usize = 4000;
 /// Maximum size of the result on standard output.
 const RESULT: u64 = 256 << 20;
@@ -35,7 +35,7 @@ pub enum Failure {
     Ended { program: String, how: String, last: Vec<String> },
     #[error("{program} did not finish within {} s{}", limit.as_secs(), lines(last))]
     Late { program: String, limit: Duration, last: Vec<String> },
-    /// It answered, but with an unusable answer.
+    /// The answer is unusable.
     #[error("{program}: {what}{}", lines(last))]
     Answer { program: String, what: String, last: Vec<String> },
 }
@@ -91,7 +91,7 @@ impl Process {
         *self.held.lock()
     }
 
-    /// Returns the output lines that were kept.
+    /// Returns the stored lines of the output.
     pub(super) fn output_lines(&self) -> Vec<String> {
         self.output.lock().iter().cloned().collect()
     }
@@ -212,7 +212,7 @@ async fn listen(from: impl AsyncRead + Unpin, output: Arc<Mutex<VecDeque<String>
     }
 }
 
-/// Observes the resident sets of a process group until it is gone.
+/// Samples the resident sets of a process group until all of its processes have exited.
 async fn watch(group: Pid, held: Arc<Mutex<ProcessMemory>>) {
     loop {
         let now = process_memory(group.as_raw());

@@ -342,7 +342,7 @@ fn submissions_are_limited_and_finish_in_order(device: &dyn Device) {
         (0..MAX_SUBMISSIONS).map(|n| submit(&mut s, n).unwrap()).collect();
     refused(submit(&mut s, 0));
     refused(submit(&mut s, 1));
-    // One of every two has now been waited for.
+    // This also waits for `tickets[0]`: one submission of each plan is done.
     s.instance.wait(tickets[1]).unwrap();
     for n in [0, 1] {
         tickets.push(submit(&mut s, n).unwrap());
@@ -452,7 +452,7 @@ fn staged_writes_are_limited(device: &dyn Device) {
     assert_eq!(s.copied()[..3], [3.0, 5.0, 3.0]);
 }
 
-/// A ticket gives its own tokens until the ring overwrites them.
+/// Tokens of a ticket can be read until the ring overwrites them.
 fn tickets_give_their_own_tokens(device: &dyn Device) {
     let mut s = Session::new(device);
     s.start(0);
@@ -466,7 +466,7 @@ fn tickets_give_their_own_tokens(device: &dyn Device) {
     assert_eq!([s.token(first, 0), s.token(first, 1)], [1, 2]);
     s.instance.wait(second).unwrap();
     assert_eq!([s.token(first, 1), s.token(second, 0), s.token(second, 2)], [2, 51, 53]);
-    // As many steps as the ring has, the last of which is this one's.
+    // Fills the ring: its last entry belongs to this submission.
     let third = s.submit(RING_STEPS - 4);
     refused(s.instance.tokens(first, 0, &mut [0]));
     assert_eq!([s.token(first, 1), s.token(second, 0)], [2, 51]);

@@ -316,7 +316,7 @@ pub trait Tunable {
     fn compile(&self, case: &Case, choice: &Choice, wanted: &dyn Fn() -> bool) -> Result<()>;
 }
 
-/// Memory of one model on a device, and its prepared plans. All calls come from one thread.
+/// Memory of one model on a device, and its prepared plans. All calls are made from one thread.
 pub trait Instance: Send {
     /// Memory that is reserved.
     fn footprint(&self) -> Footprint;
@@ -439,8 +439,8 @@ pub trait Instance: Send {
         data: Data<'_>,
     ) -> Result<()>;
 
-    /// Starts `steps` consecutive executions of the plan and returns immediately. Several steps are
-    /// for decode plans, whose steps write the next one's inputs.
+    /// Starts `steps` consecutive executions of the plan and returns immediately. More than one
+    /// step requires a decode plan, in which each step writes the inputs of the next.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Bookkeeping of the device interface's rules: prepared plans, submissions in flight, bounds, the
 //! order of writes, and readable tokens.
 //!
-//! Owns no memory and knows no hardware: it returns offsets into a plan's buffers, and stores a
+//! Owns no memory and is independent of hardware: it returns offsets into a plan's buffers, and stores a
 //! driver's data for each plan.
 
 use std::borrow::Cow;

@@ -3,7 +3,7 @@
 //! A [`Device`] declares what it is and which fused steps it supports, and opens an [`Instance`]:
 //! the memory of one loaded model. Weights are uploaded one tensor at a time. Plans are prepared
 //! once and submitted repeatedly; a [`Ticket`] identifies submitted steps. Inputs that change per
-//! token are in the plan's mailboxes, in device memory; sampled tokens come back through a ring.
+//! token are in the plan's mailboxes, in device memory; sampled tokens are returned through a ring.
 //! The device owns KV storage; the engine assigns slots and KV cache blocks. A device declares
 //! tuning parameters as [`Space`]s ([`Tunable`]) and receives choices in the [`Request`].
 //!
@@ -18,7 +18,7 @@
 //!   its next submission and no earlier one. Up to [`STAGED_WRITES`] such writes can wait for a
 //!   submission.
 //! - Outputs are read while their plan is not in flight.
-//! - A row of logits that is not finite gives [`plan::sample::NOT_FINITE`] (-1) as token, in the
+//! - A row of logits that is not finite yields [`plan::sample::NOT_FINITE`] (-1) as token, in the
 //!   ring and as the next step's input, which is then a row of zeroes. Other rows are unaffected.
 //! - A step's tokens can be read after its submission has been waited for, until [`RING_STEPS`]
 //!   later steps of its plan have been submitted.

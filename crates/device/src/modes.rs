@@ -24,7 +24,7 @@ pub enum Stage {
     Atomics,
     /// The GPU sees the CPU's writes, and the CPU the GPU's.
     Handover,
-    /// A tiny model gives the CPU's tokens.
+    /// A tiny model samples the same tokens as on the CPU.
     Model,
 }
 
@@ -141,7 +141,7 @@ pub enum Range {
     /// Low enough that the driver's own addresses are below 2^40 too.
     #[default]
     Short,
-    /// As in all programs that are known to run on an Orin.
+    /// The range of all programs that are known to run on an Orin.
     Proven,
 }
 

@@ -23,7 +23,7 @@ fn is_delicate(plan: &Plan, out: &View) -> bool {
     let becomes = |step: &Step| match &step.op {
         Op::RopeKv(rope) => rope.k.buffer == out.buffer,
         Op::GatedDelta(delta) => delta.step.buffer == out.buffer,
-        // Follows logits to what they become, and a product to its sum with an adapter's.
+        // Continue with the operation's result: logits after scale, cap or bias, a product after adding an adapter's.
         Op::Scale { x, out: next, .. }
         | Op::SoftCap { x, out: next, .. }
         | Op::Bias { x, out: next, .. } => x.buffer == out.buffer && is_delicate(plan, next),

@@ -8,11 +8,11 @@ use plan::{Class, Op, Plan, View};
 /// Uses of a weight; all false if no step reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Uses {
-    /// As whole matrices, of projections or experts.
+    /// Used as whole matrices, by projections or experts.
     pub(crate) matrices: bool,
     /// Rows by one index each, which any layout supports.
     pub(crate) rows: bool,
-    /// As numbers in any order.
+    /// Used as numbers in any order.
     pub(crate) numbers: bool,
 }
 

@@ -83,7 +83,7 @@ fn scrub(text: &str, private: &Private) -> String {
             text = pattern.replace_all(&text, NoExpand(with)).into_owned();
         }
     };
-    // A single letter identifies nobody, and neither does root.
+    // A single letter identifies no person, and neither does root.
     let telling = |word: &&String| word.len() > 1 && *word != "root";
     if let Some(home) = private.home.as_ref().filter(|home| home.len() > 2) {
         replace(&format!("{}[^\\s\",:;)]*", regex::escape(home)), "[home]");

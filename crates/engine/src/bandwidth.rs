@@ -1,7 +1,7 @@
 //! Memory bandwidth of a GPU, measured through the same interface as models: a product of one row of
-//! activations with a large F16 matrix, on an instance of its own. The matrix grows while one reading is
-//! fast, so that caches hold almost nothing of the last one. A simulated GPU, which executes machine code,
-//! stops at the first one.
+//! activations with a large F16 matrix, on an instance of its own. The matrix grows until reading it
+//! takes so long that caches can contain almost nothing of it. A simulated GPU, which interprets machine code,
+//! uses the first size.
 
 use std::time::{Duration, Instant};
 
@@ -176,7 +176,7 @@ mod tests {
         free: u64,
         most: u64,
         takes: Duration,
-        /// Bytes of weights; each instance holds it too.
+        /// Bytes of weights, shared with each instance.
         uploaded: Arc<AtomicU64>,
     }
 

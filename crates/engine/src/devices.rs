@@ -21,7 +21,7 @@ pub(super) struct Disabled {
 /// State of a device that has modes, losses or is disabled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceHealth {
-    /// Its name among the backends that `docs/configuration.md` lists.
+    /// Name, one of the backends that `docs/configuration.md` lists.
     pub name: String,
     /// Mode of submitting launches, if the device has modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,9 +1,9 @@
 //! Speculative decoding of a sequence: selects the source and length of each draft, from the success of earlier ones.
 //!
-//! Prompt lookup comes first, since it costs nothing; then a draft model or nextn layer. The served model verifies a draft
-//! in one step and samples the same tokens as without it: a draft changes the speed of an answer, never its text. A source
-//! that costs more time than it gains accumulates a debt, in steps of the served model. It is paused until its debt is
-//! below 1 % of the tokens decoded since.
+//! Prompt lookup is tried first, since it costs nothing; then a draft model or nextn layer. The served model verifies a
+//! draft in one step and samples the same tokens as without it: a draft changes the speed of an answer, never its text.
+//! A source that costs more time than it gains accumulates a debt, in steps of the served model. It is paused until its
+//! debt is below 1 % of the tokens decoded since.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ struct Source {
     depth: usize,
     /// Debt: steps that its drafts cost beyond what they gained. Negative for a credit.
     debt: f64,
-    /// True if the cost of preparing a draft is spent, and the draft is still to come.
+    /// True if a draft has been prepared at its cost but not made yet.
     ready: bool,
     /// True if a token of the latest draft was accepted.
     gains: bool,
@@ -163,7 +163,7 @@ impl Drafts {
         Self { nextn_share, ..self }
     }
 
-    /// State for the next answer of the same model. Keeps costs; the success of prompt lookup does not transfer.
+    /// State for the next answer of the same model. Costs are preserved; the success of prompt lookup is not.
     pub(super) fn next_answer(&self) -> Self {
         let lookup = Source { debt: self.lookup.debt, ..Source::new(self.lookup.most) };
         let (model, without) = (Source { ready: false, ..self.model }, self.without);
@@ -199,7 +199,7 @@ impl Drafts {
         self.prompt_skipped
     }
 
-    /// Accounts for a chunk of the prompt. A nextn layer that has evaluated it then drafts, whatever its debt.
+    /// Accounts for a chunk of the prompt. A nextn layer that has evaluated it then drafts, regardless of its debt.
     pub(super) fn prompt_evaluated(&mut self, took: Option<Duration>) {
         let steps = took.zip(self.without.token()).map(|(took, token)| took.as_secs_f64() / token);
         if let Some(steps) = steps.filter(|_| self.nextn_share > 0.0 && !self.prompt_skipped) {
@@ -213,7 +213,7 @@ impl Drafts {
         self.prompt_skipped || self.model.debt > LONG && !self.model_drafts()
     }
 
-    /// Selects the draft behind these tokens, of at most `room` tokens.
+    /// Selects a draft of at most `room` tokens that follow `tokens`.
     pub(super) fn next(&mut self, tokens: &[u32], room: usize) -> Draft {
         self.model_ran = false;
         if self.lookup.is_active(&self.without) {

@@ -45,8 +45,8 @@ impl Handle {
         Self::with(Shared::new(settings.queue_limit))
     }
 
-    /// Starts another engine of this process, for an additional model. The engines share what is known about devices,
-    /// and none searches in idle time while another one is busy.
+    /// Starts another engine of this process, for an additional model. The engines share the health of devices,
+    /// and no engine runs idle tuning while another one is busy.
     pub fn beside(&self) -> std::io::Result<Self> {
         Self::with(self.shared.for_another_engine())
     }
@@ -64,7 +64,7 @@ impl Handle {
         Admission::new(&self.commands, &self.shared, requests)
     }
 
-    /// Queues a generation. Its events come through the receiver; dropping that cancels it.
+    /// Queues a generation. The receiver delivers its events; dropping the receiver cancels it.
     pub fn generate(&self, request: Request) -> Result<UnboundedReceiver<Event>, GenerateError> {
         self.admit(1)?.generate(request)
     }
@@ -119,7 +119,7 @@ impl Handle {
             // The caller may have disconnected.
             let _ = done.send(task(core));
         });
-        // When the thread is gone, dropping the task closes the receiver.
+        // If the thread has ended, dropping the task closes the receiver.
         let _ = self.commands.send(Command::Exclusive(what.to_owned(), task));
         receiver
     }
@@ -166,7 +166,7 @@ impl Handle {
         self.shared.devices.disable(device, reason.to_owned());
     }
 
-    /// Sets the number of requests that may wait for a slot; waiting requests keep their place.
+    /// Sets the number of requests that may wait for a slot; requests that already wait are not removed.
     pub fn set_queue_limit(&self, limit: usize) {
         self.shared.queue_limit.store(limit, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! IdleTuning tuning: searches kernel choices on its own thread while the engine has no requests.
+//! Idle tuning: searches kernel choices on its own thread while the engine has no requests.
 //!
 //! The engine pauses the search's [`Pace`] while it is busy, so that no sample is taken during a request.
 //! The next load uses the results.

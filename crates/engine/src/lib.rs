@@ -1,7 +1,7 @@
 //! Inference engine: slots, batching, prefix cache and speculative decoding of one model on one device.
 //!
-//! One engine thread owns the device. Other threads use a [`Handle`]: commands go in over a channel, and each
-//! request gets a stream of [`Event`]s back. The engine knows nothing of HTTP.
+//! One engine thread owns the device. Other threads use a [`Handle`]: commands are sent over a channel, and each
+//! request receives a stream of [`Event`]s. The engine is independent of HTTP.
 
 mod admission;
 mod backend;

@@ -169,7 +169,7 @@ pub(super) fn upload(
             }
             // The next device would read the same file.
             Err(error @ device::Error::Weight { .. }) => return Err(device_error(error)),
-            // Too small, in use by others, or lost.
+            // The device is too small, in use by others, or lost.
             Err(error) if candidates.has_more() => {
                 candidates.refuse(fitted.device.info().name, &one_line(&error));
                 let pass = admitted(&spec, shared);

@@ -1,5 +1,5 @@
 //! Loads on a thread of their own, so that requests are served meanwhile and a file or device that does not respond
-//! delays only the load. The engine thread starts a load, cancels it, makes room for it, and takes its result.
+//! delays only the load. The engine thread starts a load, cancels it, frees memory for it, and receives its result.
 
 use std::io;
 use std::panic::AssertUnwindSafe;

@@ -46,7 +46,7 @@ pub(super) trait Watch: Sync {
     }
 }
 
-/// Observer of a load that nobody waits for: draft models and the model of first light.
+/// Observer of a load that no client waits for: draft models and the model of first light.
 struct Alone<'a>(&'a Shared);
 
 impl Watch for Alone<'_> {

@@ -634,7 +634,7 @@ mod tests {
             prefixes.covers(&[tokens, &[1]].concat(), Scales::NONE) / BLOCK
         };
         assert_eq!([covered(&prefixes, &old), covered(&prefixes, &new)], [2, 3]);
-        // The order is kept on disk, and a lower limit holds at once.
+        // The order survives on disk, and a lower limit applies at once.
         prefixes.touch(&old, Scales::NONE);
         let smaller = open(dir.path(), 3 * FILE);
         assert_eq!([covered(&smaller, &old), covered(&smaller, &new)], [2, 1]);
@@ -681,7 +681,7 @@ mod tests {
         open(dir.path(), 1 << 20);
         assert!(!file(&blocked, &said).with_extension("tmp").exists());
     }
-    /// Writes the rest behind so many blocks.
+    /// Writes the recurrent snapshot that belongs after `blocks` blocks.
     fn write_rest(prefixes: &mut PrefixFiles, tokens: &[u32], blocks: usize) {
         let fill = |bytes: &mut [u8]| {
             bytes.fill(100 + blocks as u8);

@@ -1,4 +1,4 @@
-//! Types that go into the engine and come out: requests, events, loads, errors and state. No behaviour.
+//! Data types of the engine's interface: requests, events, loads, errors and state. No behaviour.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -125,7 +125,7 @@ pub enum FinishReason {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub reason: FinishReason,
-    /// Text that was held back as a possible part of a stop text.
+    /// Text that was buffered as a possible part of a stop text.
     pub text: String,
     pub prompt_tokens: u32,
     /// Number of prompt tokens from the cache.
@@ -390,7 +390,7 @@ pub struct AdapterInfo {
 /// Device of a loaded model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
-    /// Its name among the backends that `docs/configuration.md` lists.
+    /// Name, one of the backends that `docs/configuration.md` lists.
     pub name: String,
     /// Description in one line.
     pub description: String,

@@ -159,7 +159,7 @@ impl Sequence {
         self.drafts.most().max(1) + 1
     }
 
-    /// Its slot in the cache.
+    /// Slot in the cache.
     pub(super) fn slot(&self) -> &Slot {
         self.slot.as_ref().unwrap_or_else(|| unreachable!("the prompt has not started"))
     }

@@ -1,4 +1,4 @@
-//! State that is shared between the engine thread, loads and handles: counters, the served model, the state.
+//! Data shared by the engine thread, loads and handles: counters, the served model, the engine's state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     activity: Mutex<Activity>,
     pub(super) tuned_device: Mutex<Option<TunedDevice>>,
     pub(super) searching: Mutex<Option<Searching>>,
-    /// Moving average of the time a request holds its slot, in milliseconds.
+    /// Moving average of the time for which a request occupies its slot, in milliseconds.
     pub(super) service_ms: AtomicU64,
     pub(super) queue_limit: AtomicUsize,
     pub(super) heartbeat: Heartbeat,

@@ -102,7 +102,7 @@ impl Slots {
         self.cached.iter().any(|one| one.dirty)
     }
 
-    /// Gives a prompt a slot with the longest reusable prefix. `usable` returns the number of prompt tokens that can be
+    /// Assigns a slot with the longest reusable prefix to a prompt. `usable` returns the number of prompt tokens that can be
     /// reused from cached tokens and a number of written positions. The caller copies before anything is written.
     pub(super) fn start<'a>(
         &mut self,
@@ -147,7 +147,7 @@ impl Slots {
             }
             (Some(shared), _) => self.share(&shared),
             (None, Some((cached, at))) => self.take_over(cached, at),
-            // If the oldest sequence must be evicted, reuse what it has of the prompt.
+            // If the oldest sequence must be evicted, reuse its common prefix with the prompt.
             (None, None) if oldest > 0 => self.take_over(oldest, 0),
             (None, None) => {
                 let slot = Slot { number: self.number(), blocks: Vec::new() };

@@ -2,7 +2,7 @@
 //! transfers resume, files are verified against their SHA-256, and a file gets its final name only
 //! when it is complete.
 //!
-//! Knows HTTP and file paths; of GGUF only the magic bytes. The only crate that connects to other
+//! Depends on HTTP and file paths only; of GGUF it checks only the magic bytes. The only crate that connects to other
 //! machines on its own: the client uses it, the daemon does not.
 
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! Language models: GGUF files, tokenizers and chat templates, hyperparameters and weights, and the graph of one
 //! step.
 //!
-//! Knows no device: a model's plans map token ids to logits and sampled ids.
+//! Independent of devices: a model's plans map token ids to logits and sampled ids.
 
 #![forbid(unsafe_code)]
 

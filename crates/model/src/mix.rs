@@ -86,7 +86,7 @@ impl Mix {
         Self::ALL.into_iter().find(|mix| mix.file_type() == number)
     }
 
-    /// The type of a tensor, or `None` if it keeps the type that it has: norms, vectors, the MoE router, short
+    /// The type of a tensor, or `None` if its type is not changed: norms, vectors, the MoE router, short
     /// convolutions, and the small tensors of RWKV.
     #[must_use]
     pub fn dtype(self, name: &str, shape: &[usize], sizes: Sizes) -> Option<DType> {
@@ -106,7 +106,7 @@ impl Mix {
         [wanted, with_smaller_blocks(wanted)].into_iter().find(fits).or(Some(DType::F16))
     }
 
-    /// The type that the mix gives the tensor if its rows are whole blocks.
+    /// The type that the mix assigns to the tensor if its rows are whole blocks.
     fn wanted(self, name: &str, shape: &[usize], Sizes { layers, grouping, tied }: Sizes) -> DType {
         let (_, _, base) = self.row();
         let is = |part: &str| name.contains(part);
@@ -219,7 +219,7 @@ pub struct UnknownMix {
 impl FromStr for Mix {
     type Err = UnknownMix;
 
-    /// Ignores case. Q3_K, Q4_K and Q5_K stand for their `_M`, as in llama.cpp's quantiser.
+    /// Ignores case. Q3_K, Q4_K and Q5_K mean their `_M`, as in llama.cpp's quantiser.
     fn from_str(name: &str) -> Result<Self, UnknownMix> {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         match Self::ALL.into_iter().find(|mix| is(mix.name())) {

@@ -313,8 +313,8 @@ impl Model {
         all.filter(|(_, ring)| *ring).fold((0, 0), |(n, most), (len, _)| (n + 1, most.max(len)))
     }
 
-    /// True if a slot whose first `written` positions have been written still has the spans that a row at `from`
-    /// reads. A ring has overwritten everything older than its length.
+    /// True if a slot with `written` positions written still has the spans that a row at `from` reads. A ring
+    /// overwrites positions older than its length.
     #[must_use]
     pub fn keeps(&self, layout: KvLayout, written: usize, from: usize) -> bool {
         self.hyper.caches().all(|(_, attention)| match layout.positions(attention) {

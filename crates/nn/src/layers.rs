@@ -78,7 +78,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// From `inputs` to `outputs` values.
+    /// Creates a layer that maps `inputs` values to `outputs` values.
     ///
     /// # Errors
     /// As for [`Net::parameter`].

@@ -131,7 +131,7 @@ impl Array {
     }
 }
 
-/// A tensor whose values the host knows.
+/// A tensor with values known on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
     pub(crate) elem: Elem,

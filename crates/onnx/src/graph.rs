@@ -14,7 +14,8 @@ use crate::node::{Node, node_name};
 use crate::proto::NodeProto;
 use crate::{fold, ops};
 
-/// Most elements of an initializer that the host keeps, so that shapes can be computed from it.
+/// Largest number of elements of an initializer that stays on the host, where shapes can be computed
+/// from it.
 const SMALL: usize = 4096;
 
 /// An output of the model: its type, shape and the source of its values.

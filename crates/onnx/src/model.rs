@@ -28,7 +28,7 @@ pub struct Model {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
     Of(usize),
-    /// The same number wherever the name occurs.
+    /// A size that is the same for every occurrence of the name.
     Named(String),
     Any,
 }
@@ -46,7 +46,7 @@ impl Model {
     /// Reads a model file with its external data.
     ///
     /// # Errors
-    /// A file cannot be read or is shorter than the model says; or as for [`Model::parse`].
+    /// A file cannot be read or is shorter than the model requires; or as for [`Model::parse`].
     pub fn read(path: &Path) -> Result<Self> {
         Self::read_within(path, u64::MAX)
     }

@@ -75,7 +75,7 @@ impl Case {
         Self { stages: vec![CaseStage { plan, inputs }], weights, ..Self::new("plan", "", 0.0) }
     }
 
-    /// Adds a stage whose graph `build` creates.
+    /// Adds a stage (one step); `build` creates its graph.
     pub fn stage(
         mut self,
         bucket: Bucket,

@@ -126,7 +126,7 @@ fn inputs(seed: u64, n: usize) -> [(&'static str, Vec<f32>); 5] {
     ]
 }
 
-/// Adds a case of one stage whose result `build` creates.
+/// Adds a case of one stage; `build` creates its result.
 fn one(
     case: Case,
     bucket: Bucket,

@@ -1,7 +1,7 @@
 //! Plans: what a step of a model computes, as a flat list of operations over named buffers.
 //!
 //! Owns data types, buffers, operations, the rewriting of a [`Plan`] into fused steps, the tensor
-//! [`graph`] that plans are lowered from, and block formats ([`quant`]). Knows no device and no model.
+//! [`graph`] that plans are lowered from, and block formats ([`quant`]). Independent of devices and models.
 
 #![forbid(unsafe_code)]
 

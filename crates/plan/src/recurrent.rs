@@ -116,7 +116,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The versions for `rows` rows from `position` on, if the slot's versions cover `held` tokens.
+    /// The versions to read and write for `rows` rows from `position` on. `held` is the number of tokens that each of
+    /// the slot's versions covers.
     #[must_use]
     pub const fn new(held: [i32; 2], position: i32, rows: i32) -> Self {
         if position == 0 {

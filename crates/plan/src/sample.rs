@@ -5,7 +5,7 @@
 //! Greedy sampling takes the largest logit, the lowest id among equals. Otherwise min-p, top-k and
 //! top-p cut the candidates, in this order. The token is then the largest of `logit / temperature +
 //! gumbel(seed, position, id)`, which is a draw from the softmax over the candidates (Gumbel-max
-//! trick). The noise comes from a counter-based generator, Philox4x32-10 (Salmon et al., SC 2011),
+//! trick). The noise is that of a counter-based generator, Philox4x32-10 (Salmon et al., SC 2011),
 //! with the seed as key and (position, id) as counter. A discarded or repeated step therefore
 //! samples the same token, on any device and in any batch.
 //!
@@ -20,12 +20,12 @@
 pub struct Sampling {
     /// 0 (or less) is greedy.
     pub temperature: f32,
-    /// Number of candidates to keep, by logit; 0 keeps all.
+    /// Top-k: number of candidates; 0 disables the limit.
     pub top_k: u32,
-    /// Smallest probability mass to keep, by logit; 1 keeps all.
+    /// Top-p: probability mass of the candidates; 1 disables the limit.
     pub top_p: f32,
     /// Logarithm of the smallest probability to keep, relative to the largest, at temperature 1:
-    /// see [`min_p`]. Minus infinity (or NaN) keeps all.
+    /// see [`min_p`]. Minus infinity (or NaN) disables the limit.
     pub min_p: f32,
     /// Key of the random number generator.
     pub seed: u64,
@@ -35,7 +35,7 @@ impl Sampling {
     pub const GREEDY: Self =
         Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: f32::NEG_INFINITY, seed: 0 };
 
-    /// Smallest logit that min-p keeps.
+    /// Smallest logit that min-p allows.
     #[must_use]
     pub fn least(&self, largest: f32) -> f32 {
         if self.min_p > f32::NEG_INFINITY {
@@ -46,7 +46,7 @@ impl Sampling {
     }
 }
 
-/// Converts a probability to [`Sampling::min_p`]; 0 keeps all.
+/// Converts a probability to [`Sampling::min_p`]; 0 disables the limit.
 #[must_use]
 pub fn min_p(probability: f32) -> f32 {
     if probability < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { logarithm(probability) }
@@ -81,7 +81,7 @@ pub const EDITS: usize = 1024;
 /// unused words; the mask, padded to 16 bytes; the edits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment<'a> {
-    /// At most one per token id; ids outside the vocabulary have no effect.
+    /// Edits, at most one per token id; ids outside the vocabulary have no effect.
     pub edits: &'a [Edit],
     /// Bit `id % 32` of word `id / 32` is set for every allowed token. Other tokens are not edited;
     /// their logit becomes minus infinity unless it is not finite.

@@ -19,7 +19,7 @@ type CachedFile = (u64, Option<SystemTime>, Option<String>);
 #[derive(Default)]
 pub(super) struct Available {
     known: Mutex<HashMap<PathBuf, CachedFile>>,
-    /// Lock that a reader of the directory holds.
+    /// Serialises reads of the directory.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -145,7 +145,7 @@ mod tests {
             ("part-1-of-2.gguf", 7),
             ("whole-final-of-seven.gguf", 7),
             ("notes.txt", 1),
-            // Files whose names mean something else to a load.
+            // Files with names that a load interprets differently.
             ("synthetic:b.gguf", 1),
             ("c.gguf", 1),
             ("c", 1),

@@ -118,7 +118,7 @@ async fn make(
             }
         }
         if embeddings[first..].iter().any(Vec::is_empty) {
-            // Cancelled: the client is gone, or the daemon stops.
+            // Cancelled: the client has disconnected, or the daemon stops.
             return Err(GenerateError::Stopping.into());
         }
     }

@@ -185,7 +185,7 @@ async fn run_limited<T: Send + 'static>(
     let client = Client(Arc::clone(&cancelled));
     let served = Arc::clone(served);
     let done = tokio::task::spawn_blocking(move || {
-        // Holds the permit until the work ends, even if the client has disconnected.
+        // The permit is released when the work ends, even if the client has disconnected.
         let _permit = permit;
         work(&served, &cancelled)
     });

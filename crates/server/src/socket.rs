@@ -63,8 +63,8 @@ impl Drop for Claim {
         if fs::symlink_metadata(&self.path).is_ok_and(|meta| identity(&meta) == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
-        // Still locked: a process that waits for the lock sees that the name is gone and creates a
-        // new file.
+        // Removed while locked: a process that waits for the lock finds the name missing and creates
+        // a new file.
         let _ = fs::remove_file(&self.lock_path);
     }
 }

@@ -103,7 +103,7 @@ impl Port {
         self.token.clone()
     }
 
-    /// Accepts the next connection. Keepalive detects clients whose machine is gone.
+    /// Accepts the next connection. Keepalive detects clients whose machine has disappeared.
     pub(super) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, peer) = self.listener.accept().await?;
         stream.set_nodelay(true)?;

@@ -46,7 +46,7 @@ pub struct Q8Block {
 }
 
 impl Q8Block {
-    /// `BIAS` minus `n` times the sum of `q`. SessionOptions without a field are derived from one that has a field.
+    /// `BIAS` minus `n` times the sum of `q`. A value for an `n` without a field is derived from one that has a field.
     #[inline(always)]
     pub(crate) const fn less(&self, n: u8) -> i32 {
         match n {
@@ -129,8 +129,8 @@ dispatch! {
     ///
     /// # Safety
     ///
-    /// `x` is valid for `k` values; `dst` for `blocks(k) * planes` blocks so far apart, accessed by
-    /// nobody else meanwhile.
+    /// `x` is valid for `k` values; `dst` for `blocks(k) * planes` blocks at the distance `step`,
+    /// which no other thread accesses meanwhile.
     pub unsafe fn quantise(x: *const f32, k: usize, dst: *mut Q8Block, step: usize, format: ActivationFormat) = quantise_in;
 
     /// Copies the `k` values at `x` into blocks from `dst`, `step` apart.

@@ -33,8 +33,8 @@ const SCORES: usize = RUN + LANES;
 /// Prefetch distance of the cache, in bytes, for few lines: bandwidth is then the limit.
 const AHEAD: usize = 8192;
 
-/// Positions are scored in steps of this. A cache holds a multiple of it, so that reads beyond the last position
-/// stay inside.
+/// Number of positions scored at a time. The length of a cache is a multiple of it, so that reads beyond the last
+/// position stay inside the cache.
 pub const POSITION_STEP: usize = SPAN;
 
 /// `f32` values of scratch that [`attend`] needs for heads of `dim`: queries, scores, sums of a run and of a span
@@ -102,7 +102,7 @@ impl Attend {
         match self.places {
             Places::Ring(positions) => p % positions,
             Places::Blocks { table, positions, pitch } => {
-                // SAFETY: the caller's contract: the table says where each position lies that is attended to.
+                // SAFETY: the caller's contract: the table has an entry for each position that is attended to.
                 let block = unsafe { *table.add(p / positions) } as usize;
                 block * pitch + p % positions
             }
@@ -682,7 +682,7 @@ impl Softmax {
     ///
     /// # Safety
     ///
-    /// As for [`Simd`]; both rows hold `dim` values.
+    /// As for [`Simd`]; both rows have `dim` values.
     #[inline(always)]
     unsafe fn fold<S: Simd>(&mut self, values: *mut f32, more: Self, sums: *const f32, dim: usize) {
         let power = self.power.max(more.power);

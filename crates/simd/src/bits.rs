@@ -1,7 +1,7 @@
 //! Packing of integers of 2 to 6 bits into bytes, so that one operation unpacks most of them.
 //!
 //! Four columns of a row form one *word* of four bytes, the unit of the packed layout. `packed` decides the order
-//! of words, `format` unpacks sixteen rows at a time. Descriptions here hold for each byte of a word.
+//! of words, `format` unpacks sixteen rows at a time. Descriptions here apply to each byte of a word.
 
 /// `byte`, four times.
 const fn each(byte: u8) -> u32 {
@@ -22,7 +22,7 @@ pub fn unpack_two(packed: [u32; 2]) -> [u32; 8] {
 }
 
 /// Packs eight words of 3 bits into three. The first three words are in the lower bits, the next three above them.
-/// The upper pairs hold the lower two bits of the seventh and the eighth word, and the remaining bits of both.
+/// The upper pairs contain the lower two bits of the seventh and the eighth word, and the remaining bits of both.
 #[must_use]
 pub fn pack_three(words: [u32; 8]) -> [u32; 3] {
     let [a, b, c, d, e, f, y, z] = words;
@@ -81,8 +81,8 @@ pub fn unpack_six(packed: [u32; 6]) -> [u32; 8] {
 }
 
 /// Packs eight words of 5 bits into five: the first five are in the lower bits. The upper three bits of the first and two
-/// of the second hold the sixth word, those of the third and fourth the seventh. The upper three bits of the fifth and
-/// the remaining bits of the second and fourth hold the eighth.
+/// of the second contain the sixth word, those of the third and fourth the seventh. The upper three bits of the fifth and
+/// the remaining bits of the second and fourth contain the eighth.
 #[must_use]
 pub fn pack_five(words: [u32; 8]) -> [u32; 5] {
     let [v, w, x, y, z, a, b, c] = words;

@@ -98,8 +98,8 @@ pub(crate) trait Quant {
         }
     }
 
-    /// The stored integers of block `b` (32 columns) of the superblock at `sb`; index `g` holds columns `4g..4g+4`.
-    /// The compiler knows at every call if `b` is odd.
+    /// The stored integers of block `b` (32 columns) of the superblock at `sb`; index `g` contains columns `4g..4g+4`.
+    /// The parity of `b` is a constant at every call.
     ///
     /// # Safety
     ///

@@ -6,7 +6,7 @@ use crate::isa::{Isa, Vectors};
 /// any vector width.
 const BLOCK: usize = 512;
 
-/// Every pattern reads all of a part whose size is a multiple of this.
+/// Divisor of part sizes: with such a size, every pattern reads the whole part.
 pub const PARTS_OF: usize = 4 * BLOCK;
 
 /// Prefetch distance in bytes of [`Pattern::Prefetched`].

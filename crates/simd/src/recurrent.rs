@@ -202,7 +202,7 @@ unsafe fn delta_rule_in<S: Simd>(job: &DeltaRule) {
             let taken = sum::<S>(taken);
             let mut asked = [S::splat(0.0); 4];
             for i in 0..size {
-                // The new part comes first, so that values of the matrix's magnitude are rounded once.
+                // The new part is added first, so that values of the matrix's magnitude are rounded once.
                 let new = S::mul(S::splat(*add.add(i)), taken);
                 let new = S::fma(S::splat(*key.add(i)), value, new);
                 let s = S::fma(S::splat(*decay.add(i)), S::load(scratch.add(i * LANES)), new);

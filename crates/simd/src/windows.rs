@@ -123,7 +123,7 @@ unsafe fn pack_in<S: Simd>(
                     continue;
                 }
                 let place = before * stride + skip - columns.before;
-                // SAFETY: the caller's contract: what is read lies inside of the image.
+                // SAFETY: the caller's contract: only elements inside the image are read.
                 unsafe {
                     let x = plane.add(y * rows.step + place * columns.step);
                     let to = lines.add(at * line + phase * part + before);

@@ -2,7 +2,7 @@
 //! GPU.
 //!
 //! Reads `/proc`, `/sys`, `/etc` and `/dev` under a [`Root`]. Changes nothing, starts no program,
-//! and needs no root privileges. Unreadable values are `None`; [`State::unread`] gives the reason.
+//! and needs no root privileges. Unreadable values are `None`; [`State::unread`] lists the reasons.
 //! [`Probe`] discovers the files once and then reads them on demand; [`Watch`] reads them on a
 //! thread of its own during a measurement.
 //!

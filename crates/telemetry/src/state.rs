@@ -25,7 +25,7 @@ pub struct State {
 impl State {
     /// Peak memory bandwidth in bytes per second at the allowed clock: LPDDR5 with 256 data pins on
     /// an AGX Orin, 128 on Orin NX and Nano (64 on the Nano with 4 GB), two bits per clock and pin.
-    /// Sources: the data sheets of the modules; 3199 MHz give the published 204.8 GB/s.
+    /// Sources: the data sheets of the modules; 3199 MHz yield the published 204.8 GB/s.
     #[must_use]
     pub fn pin_rate(&self) -> Option<f64> {
         const GIB: u64 = 1 << 30;

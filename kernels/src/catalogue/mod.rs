@@ -1,5 +1,5 @@
-//! Catalogue of kernels that plans launch: their units, symbols, threads and variants. [`launch`]
-//! computes grids and memory sizes.
+//! Catalogue of the kernels that plans launch: compilation unit, symbol, threads per block and
+//! variants of each. [`launch`] computes grids and memory sizes.
 
 mod cache;
 pub mod launch;

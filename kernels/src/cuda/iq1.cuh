@@ -1,4 +1,4 @@
-// IQ1_M and IQ1_S: eight times -1, 0 or 1, plus or minus one.
+// Weight formats IQ1_M and IQ1_S: levels of eight times -1, 0 or 1, plus or minus one.
 #pragma once
 #include "byte_scales.cuh"
 

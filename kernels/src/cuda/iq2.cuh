@@ -1,4 +1,4 @@
-// IQ2_S, IQ2_XS and IQ2_XXS: plus or minus 8, 25 or 43.
+// Weight formats IQ2_S, IQ2_XS and IQ2_XXS: levels of plus or minus 8, 25 or 43.
 #pragma once
 #include "byte_scales.cuh"
 

@@ -1,4 +1,4 @@
-// IQ3_S: odd levels up to 15.
+// Weight format IQ3_S: odd levels up to 15.
 #pragma once
 #include "byte_scales.cuh"
 

@@ -1,4 +1,4 @@
-// IQ3_XXS: levels up to 62.
+// Weight format IQ3_XXS: levels up to 62.
 #pragma once
 #include "byte_scales.cuh"
 

@@ -1,4 +1,4 @@
-// IQ4_NL: eight steps, nibbles for 16 levels.
+// Weight format IQ4_NL: eight steps, nibbles for 16 levels.
 #pragma once
 #include "levels.cuh"
 

@@ -1,5 +1,5 @@
-// IQ4_XS: nibbles for the levels of IQ4_NL. The tail is a step, then 8 scales of 6 bits: upper
-// pairs of bits, then lower nibbles.
+// Weight format IQ4_XS: nibbles for the levels of IQ4_NL. The tail is a step, then 8 scales of 6
+// bits: upper pairs of bits, then lower nibbles.
 #pragma once
 #include "levels.cuh"
 

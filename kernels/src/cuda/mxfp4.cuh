@@ -1,4 +1,4 @@
-// MXFP4: nibbles for twice the values of E2M1; the tail is eight exponents.
+// Weight format MXFP4: nibbles for twice the values of E2M1; the tail is eight exponents.
 #pragma once
 #include "levels.cuh"
 

@@ -1,5 +1,5 @@
-// Q2_K: 16 bytes with a scale in the low and a minimum in the high nibble; 2-bit values; the tail
-// is two steps.
+// Weight format Q2_K: 16 bytes with a scale in the low and a minimum in the high nibble; 2-bit
+// values; the tail is two steps.
 #pragma once
 #include "pairs.cuh"
 

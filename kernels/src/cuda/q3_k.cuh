@@ -1,4 +1,4 @@
-// Q3_K: levels from -4 to 3, so small that the rounding of a bias would matter.
+// Weight format Q3_K: levels from -4 to 3, so small that the rounding of a bias would matter.
 #pragma once
 #include "byte_scales.cuh"
 

@@ -1,4 +1,4 @@
-// Q4_0: eight steps, nibbles in two's complement (q - 8).
+// Weight format Q4_0: eight steps, nibbles in two's complement (q - 8).
 #pragma once
 #include "nibbles.cuh"
 

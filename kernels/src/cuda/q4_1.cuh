@@ -1,4 +1,4 @@
-// Q4_1: eight steps and minima, nibbles.
+// Weight format Q4_1: eight steps and minima, nibbles.
 #pragma once
 #include "nibbles.cuh"
 

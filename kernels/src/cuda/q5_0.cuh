@@ -1,4 +1,5 @@
-// Q5_0: eight steps, inverted fifth bits, nibbles: together two's complement (q - 16).
+// Weight format Q5_0: eight steps, inverted fifth bits, nibbles. A fifth bit and its nibble are
+// q - 16 in two's complement.
 #pragma once
 #include "nibbles.cuh"
 

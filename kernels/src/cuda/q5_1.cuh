@@ -1,4 +1,4 @@
-// Q5_1: eight steps and minima, fifth bits, nibbles.
+// Weight format Q5_1: eight steps and minima, fifth bits, nibbles.
 #pragma once
 #include "nibbles.cuh"
 

@@ -1,4 +1,4 @@
-// TQ2_0: 2-bit values; the tail is a step, which is also the minimum.
+// Weight format TQ2_0: 2-bit values; the tail is a step, which is also the minimum.
 #pragma once
 #include "pairs.cuh"
 

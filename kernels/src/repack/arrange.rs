@@ -1,36 +1,41 @@
-//! Packed superblocks of each type, made from the blocks of a file.
+//! Conversion of GGUF blocks to packed superblocks, for each weight type.
+//!
+//! The table lists the contents of a superblock in order: a number of pieces of 16 bytes, with what
+//! they contain. A *step* is the `f16` scale of a block of 32 columns.
 //!
 //! | type | pieces | tail |
 //! |---|---|---|
-//! | Q8_0 | 8 steps `f16`; then 16 of quants, columns in order | |
-//! | Q4_K | head; then 8 of nibbles, as in the file | |
-//! | Q5_K | head; 2 of fifth bits; then 8 of nibbles, as in the file | |
-//! | Q6_K | 16 scales; then for each 64 columns A, B, C | `f16` |
-//! | F16, BF16, F32 | 32 of 8 columns; 64 of 4 | |
-//! | Q4_0 | 8 steps; then 8 of nibbles, each of a block, as in the file but two's complement | |
-//! | Q4_1 | 2 of 4 pairs of step and minimum; then 8 of nibbles, as in the file | |
-//! | Q5_0, Q5_1 | as Q4_0 and Q4_1, but 2 of fifth bits before the nibbles; of Q5_0 they are the other way round | |
-//! | IQ4_NL, MXFP4 | 8 steps, of MXFP4 none; then 8 of codes of four bits | 8 exponents |
-//! | IQ4_XS | 8 of codes of four bits | the file's first 8 bytes |
-//! | Q2_K, TQ2_0 | of Q2_K 16 scales and minima; then 4 of pairs of bits | as in the file |
-//! | Q3_K, IQ2, IQ1 | 16 scales; 2 of third bits; then 4 of pairs of bits | `f32` |
-//! | IQ3 | 16 scales; then 8 of codes of four bits | `f32` |
+//! | Q8_0 | 1 with 8 steps; 16 with 8-bit integers in column order | |
+//! | Q4_K | 1 head; 8 with nibbles, as in the file | |
+//! | Q5_K | 1 head; 2 with fifth bits; 8 with nibbles, as in the file | |
+//! | Q6_K | 1 with 16 scales; A, B and C for each 64 columns | `f16` |
+//! | F16, BF16 | 32 with 8 columns each | |
+//! | F32 | 64 with 4 columns each | |
+//! | Q4_0 | 1 with 8 steps; 8 with the nibbles of a block, as in the file but in two's complement | |
+//! | Q4_1 | 2 with 4 pairs of step and minimum; 8 with nibbles, as in the file | |
+//! | Q5_0 | as Q4_0, with 2 of inverted fifth bits before the nibbles, which are as in the file | |
+//! | Q5_1 | as Q4_1, with 2 of fifth bits before the nibbles | |
+//! | IQ4_NL | 1 with 8 steps; 8 with 4-bit codes | |
+//! | MXFP4 | 8 with 4-bit codes | 8 exponents |
+//! | IQ4_XS | 8 with 4-bit codes | the file's first 8 bytes |
+//! | Q2_K | 1 with 16 scales and minima; 4 with 2-bit values | as in the file |
+//! | TQ2_0 | 4 with 2-bit values | as in the file |
+//! | Q3_K, IQ2, IQ1 | 1 with 16 scales; 2 with third bits; 4 with 2-bit values | `f32` |
+//! | IQ3 | 1 with 16 scales; 8 with 4-bit codes | `f32` |
 //!
-//! The head of Q4_K and Q5_K is that of the file with blocks of 32 columns in the order 0 2 4 6 1 3
-//! 5 7, so that a byte of a word is a pair of blocks. Of the fifth bits word `b` is block `b`'s:
-//! bit `8 j + i` is of its column `4 i + j`.
-//!
-//! A byte of Q6_K is `v = 4 (q - 32)`, signed. The upper six bits of A, B and C are `v` of the
-//! first three 16 columns; of the last 16 the top pair of bits is in the lowest bits of A, the
-//! middle one in those of B, the lower one in those of C.
-//!
-//! A piece of codes of four bits is a block, nibble by nibble in the order of columns. A piece of
-//! pairs of bits is 64 columns: of Q2_K and TQ2_0 byte `l` has columns `l`, `16 + l`, `32 + l`, `48
-//! + l`; where there are third bits, nibble `n` of word `w` has columns `16 w + n` and `16 w + 8 +
-//! n`, and bit `4 n + j` of a block's third bits is of its column `8 j + n`.
-//!
-//! TQ1_0 becomes TQ2_0. What stores an index for several weights gets a code for each, so IQ2 takes
-//! 3.6 bits and IQ3 4.6.
+//! - The head of Q4_K and Q5_K is the file's, with blocks in the order 0 2 4 6 1 3 5 7, so that a
+//!   byte of a word belongs to a pair of blocks.
+//! - Fifth bits: word `b` belongs to block `b`; its bit `8 j + i` is that of column `4 i + j`.
+//! - Q6_K: a value is the signed byte `v = 4 (q - 32)`, with two low bits of zero. A, B and C contain
+//!   the `v` of the first three groups of 16 columns in their upper six bits. Their lower two bits
+//!   contain the `v` of the fourth group: upper pair of bits in A, middle pair in B, lower pair in C.
+//! - 4-bit codes: a piece is a block, one nibble per column, in column order.
+//! - 2-bit values: a piece is 64 columns. In Q2_K and TQ2_0, byte `l` contains the columns `l`,
+//!   `16 + l`, `32 + l` and `48 + l`. In types with third bits, nibble `n` of word `w` contains the
+//!   columns `16 w + n` and `16 w + 8 + n`.
+//! - Third bits: bit `4 n + j` of a block's word is that of column `8 j + n`.
+//! - TQ1_0 is converted to TQ2_0. Types with one index for several weights are stored with one code
+//!   per weight: IQ2 needs 3.6 bits per weight, IQ3 4.6.
 
 use half::f16;
 use plan::DType;

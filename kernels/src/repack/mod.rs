@@ -54,9 +54,9 @@ pub enum Error {
     Length {
         /// Source or destination.
         what: &'static str,
-        /// As given.
+        /// Value given by the caller.
         found: usize,
-        /// As needed.
+        /// Required value.
         expected: usize,
     },
     /// Rows out of range.
@@ -90,7 +90,7 @@ pub struct Layout {
 
 /// Location of a superblock of one row.
 struct SuperblockPlace {
-    /// Its first piece; further ones follow at the distance of a panel's pieces.
+    /// First piece of the superblock; further ones follow at the distance of a panel's pieces.
     pieces: usize,
     count: usize,
     tail: usize,

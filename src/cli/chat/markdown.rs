@@ -25,7 +25,7 @@ pub(super) struct Markdown {
     code: bool,
     /// Inside a fenced code block.
     fenced: bool,
-    /// In the line that opens or closes a fenced code block.
+    /// True in the line that opens or closes a fenced code block.
     fence_line: bool,
 }
 

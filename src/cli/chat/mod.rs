@@ -93,7 +93,7 @@ pub(super) async fn run(
         match done {
             Ok(true) => {}
             Ok(false) => break,
-            // The reader of standard output is gone.
+            // The reader of standard output has closed it.
             Err(error) if error.is_broken_pipe() => return Err(error),
             Err(error) => terminal.error(&error),
         }
@@ -154,8 +154,8 @@ impl Chat<'_> {
         );
     }
 
-    /// Sends the question, prints the answer while it streams, and stores both. A stopped answer is
-    /// stored as far as it came; a question without an answer is not stored.
+    /// Sends the question, prints the answer while it streams, and stores both. The received part of
+    /// a stopped answer is stored; a question without an answer is not.
     async fn answer(&mut self, question: String) -> Result<(), Error> {
         self.conversation.ask(question);
         let mut whole = String::new();

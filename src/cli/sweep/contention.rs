@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Time that an ending process may stay in its control group.
 const LEAVING: Duration = Duration::from_secs(5);
-/// CpuQuota period in microseconds, the kernel's default.
+/// Period of the CPU quota in microseconds, the kernel's default.
 const PERIOD: usize = 100_000;
 
 /// Spinning threads that stop on drop.

@@ -46,7 +46,7 @@ impl Directory {
         &self.0
     }
 
-    /// Its bundles, oldest first.
+    /// Returns the bundles, oldest first.
     ///
     /// # Errors
     /// If it exists and cannot be read.

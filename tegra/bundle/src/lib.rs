@@ -4,7 +4,7 @@
 //! Owns the format; `directory` owns the storage of such files. A file consists of a line that
 //! identifies it, a line of JSON ([`Header`]), and the bytes of the header's `contents`, one after
 //! the other. Bundles are untrusted: everything in one is checked against the file and against
-//! limits. The daemon or the simulator writes bundles; the simulator replays them. Knows no GPU.
+//! limits. The daemon or the simulator writes bundles; the simulator replays them. Independent of any GPU.
 
 mod directory;
 
@@ -48,7 +48,7 @@ pub struct Header {
     pub at: Option<String>,
     /// The GPU, in one line.
     pub device: String,
-    /// Its channel.
+    /// Channel that faulted.
     pub channel: u32,
     /// Kind of fault: `mmu-fault`, `hang`, the name of a broken rule.
     pub rule: String,
@@ -81,7 +81,7 @@ pub struct Header {
 /// One launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// Its position in its program, and its kernel's name; empty if unknown.
+    /// Position of the launch in its program, and its kernel's name; empty if unknown.
     pub name: String,
     /// Address of the QMD.
     pub qmd: u64,
@@ -105,7 +105,7 @@ pub struct Simulated {
 /// The backing store of local memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalMemory {
-    /// Its address.
+    /// First GPU address.
     pub base: u64,
     /// Bytes of each TPC's share.
     pub bytes_per_tpc: u64,
@@ -124,7 +124,7 @@ pub struct Mapping {
     pub writable: bool,
     /// L2 may cache it.
     pub cacheable: bool,
-    /// Its page-table entries are valid.
+    /// True if the page-table entries are valid.
     pub valid: bool,
 }
 

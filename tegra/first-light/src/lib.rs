@@ -22,7 +22,7 @@
 //! that hangs.
 //!
 //! Owns the steps, and the launch of a kernel's machine code ([`launch`]), which the experiments of
-//! first contact use too. Does not know models, or the consequence of a failed step. The kernels'
+//! first contact use too. Independent of models and of the consequence of a failed step. The kernels'
 //! results are defined in [`orind_kernels::first_light`].
 
 mod error;

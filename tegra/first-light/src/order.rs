@@ -87,7 +87,7 @@ fn check(found: &[u32], expected: &[u32], ended: Option<tegra::Error>) -> Result
         (Some(_), cause) if untouched => {
             Err(Failure::Stopped { done: right as u32 - 1, launches, cause })
         }
-        // A wrong result matters more than the error at the end.
+        // Reports a wrong result rather than a later error.
         (Some(&found), _) => {
             let expected = expected[right];
             Err(Failure::Order { launch: right as u32, launches, found, expected })

@@ -53,7 +53,7 @@ impl Trial {
         const PARTS: u64 = 256;
         let (blocks, threads) = (ATOMICS_BLOCKS, ATOMICS_THREADS);
         let marks = PARTS + 4 * u64::from(blocks * threads);
-        // The counter is at the start.
+        // The counter is the first word of the buffer.
         let memory = Mailbox::new(&self.space, marks + 4 * u64::from(threads))?;
         memory.write(0, &vec![0; memory.bytes() as usize])?;
         let mut params = AtomicsParams {

@@ -51,7 +51,7 @@ pub(super) fn invalidated() -> Result<Answer, Error> {
     l2(Some(L2Operation::InvalidateSysmem), true)
 }
 
-/// The same without the invalidation, which the rules forbid.
+/// The same experiment without the invalidation, which the rules forbid.
 pub(super) fn forbidden() -> Result<Answer, Error> {
     l2(None, false)
 }
@@ -154,6 +154,6 @@ pub(super) fn release_order() -> Result<Answer, Error> {
              {of_launch} behind one of a launch"
         ),
     };
-    // The daemon reads results after the first kind; of the second it needs only the arrival.
+    // The verdict depends only on the first kind, after which the daemon reads results.
     Ok(answer.judged(unseen[0] == 0, text))
 }

@@ -82,7 +82,7 @@ pub(super) fn released() -> Result<Answer, Error> {
     Ok(answer.judged(arrived == MANY, text))
 }
 
-/// The same chain of launches, repeatedly.
+/// Repeats the same chain of launches.
 pub(super) fn jitter() -> Result<Answer, Error> {
     /// Multiple of the median above which a run is slow.
     const SLOW: f64 = 1.5;

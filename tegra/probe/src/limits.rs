@@ -1,4 +1,4 @@
-//! The largest single buffer. Everything is released at once.
+//! Experiment that searches for the largest single buffer; each buffer is freed immediately.
 
 use tegra::buffer::Scratch;
 use tegra::orin::Orin;

@@ -1,4 +1,4 @@
-//! The idle GPU: power-down, and the cost of coming back.
+//! Power management of the idle GPU: time until power-down, and the cost of the next use.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(super) fn idle() -> Result<Answer, Error> {
         let ticket = rig.context.submit(copy, &[], Wake::Quiet)?;
         Ok(rig.context.wait(ticket, TIMEOUT)?)
     })?;
-    // Opened again at once, to separate the cost of power.
+    // Reopens at once, to measure the cost without a power-up.
     rig.context.close()?;
     let ((), warm) = timed(|| rig.context.open())?;
     answer
@@ -71,8 +71,8 @@ fn watch(status: &Path, time: Duration) -> Option<(String, Duration)> {
     Some(last)
 }
 
-/// Reads the doorbell page when nothing keeps the GPU powered. If the page is gone the process dies
-/// of `SIGBUS`, which is the answer.
+/// Reads the doorbell page when nothing keeps the GPU powered. If the page is unmapped the process dies
+/// of `SIGBUS`, which is the result.
 pub(super) fn doorbell_page() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let doorbell = rig.space.orin().doorbell()?;

@@ -1,6 +1,8 @@
-//! Results of kernels, one for each class of instructions that models need. The words are compared
-//! with values computed here without a GPU; the profile also has their hash, so that two machines
-//! can be compared bit for bit where the manual leaves bits undefined.
+//! Experiment that checks the output of kernels, one for each class of instructions that models
+//! need.
+//!
+//! Output words are compared with values computed here without a GPU. The profile also has their
+//! hash, so that two machines can be compared bit for bit where the manual leaves bits undefined.
 
 use std::f32::consts::FRAC_2_PI;
 

@@ -1,5 +1,6 @@
-//! Runs experiments, each in its own process, and keeps the profile on disk up to date: a crash of
-//! the whole machine loses no earlier result, and the file names the experiment that was running.
+//! Runs experiments, each in its own process, and updates the profile on disk before and after each:
+//! a crash of the whole machine loses no earlier result, and the file names the experiment that was
+//! running.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -31,7 +32,7 @@ pub const CHILD_COMMAND: &str = "first-contact-experiment";
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub experiment: &'static Experiment,
-    /// It was named on the command line.
+    /// True if the experiment was named on the command line.
     pub named: bool,
     /// Reason for leaving it out, if it is.
     pub left_out: Option<String>,
@@ -40,11 +41,11 @@ pub struct Choice {
 /// Requested experiments, by name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'a> {
-    /// Only these, unless empty.
+    /// Runs only these experiments, unless the list is empty.
     pub only: &'a [String],
-    /// These too, whatever their risk.
+    /// Additional experiments, regardless of their risk.
     pub also: &'a [String],
-    /// Not these.
+    /// Experiments to skip.
     pub skip: &'a [String],
 }
 

@@ -25,7 +25,7 @@ pub struct OutOfBounds {
 }
 
 impl Fact {
-    /// Its value, if the profile has one.
+    /// Returns the fact's value, if the profile has one.
     ///
     /// # Errors
     /// [`OutOfBounds`] for an impossible value.

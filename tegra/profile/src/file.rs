@@ -86,9 +86,9 @@ impl Profile {
             file.sync_all()
         });
         let named = written.and_then(|()| std::fs::rename(&partial, path));
-        // Without a sync of the directory the old file could come back.
+        // Without a sync of the directory the old file could reappear after a crash.
         named.and_then(|()| File::open(directory(path))?.sync_all()).map_err(|source| {
-            // An error of the removal changes nothing.
+            // Best effort: the original error is the one to report.
             let _ = std::fs::remove_file(&partial);
             io(source)
         })

@@ -2,7 +2,7 @@
 //!
 //! A [`Profile`] has the answers of the experiments that `orinctl first-contact` makes: for each
 //! the question, the method, the raw numbers, and a [`Verdict`]. It is the interface between the
-//! writer and the readers of such a file, so this crate knows neither GPU nor simulator.
+//! writer and the readers of such a file, so this crate depends on neither.
 //!
 //! Files come from other people's machines and are untrusted: [`Profile::parse`] limits sizes
 //! before it stores anything, and checks names and numbers. [`facts`] names the facts that readers
@@ -112,7 +112,7 @@ pub struct Clock {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Its name: lower-case letters, digits and hyphens.
+    /// Name: lower-case letters, digits and hyphens.
     pub name: String,
     pub question: String,
     /// Description of the measurement.
@@ -127,7 +127,7 @@ pub struct Experiment {
     /// Raw series behind the facts, in measurement order. Their names have the same suffixes.
     #[serde(default)]
     pub samples: BTreeMap<String, Vec<f64>>,
-    /// Reason for a missing answer, or an error beside the answer.
+    /// Reason for a missing answer, or an error in addition to the answer.
     #[serde(default)]
     pub error: Option<String>,
     /// Lines that the drivers wrote to the kernel log meanwhile, if it was readable.
@@ -170,7 +170,7 @@ pub enum Verdict {
     TimedOut,
     /// The process died: the error has the status and its last output.
     Crashed,
-    /// It was running when the whole run ended.
+    /// The experiment was running when the whole run ended.
     Unfinished,
     Skipped,
 }

@@ -3,7 +3,7 @@
 //! | suffix | unit |
 //! |---|---|
 //! | `_ns` | nanoseconds of the GPU's timer, thus also of the simulator's virtual clock |
-//! | `_cpu_ns` | nanoseconds of the CPU's clock: for a simulator they say nothing about hardware |
+//! | `_cpu_ns` | nanoseconds of the CPU's clock: from a simulator they do not predict hardware |
 //! | `_gb_per_s`, `_cpu_gb_per_s` | 10^9 bytes a second, by either clock |
 //! | `_bytes`, `_hz`, `_addr` | bytes, Hz, a GPU address |
 

@@ -2,12 +2,12 @@
 //! [`machine::run`] starts threads, and joins them before it returns.
 //!
 //! ```text
-//! decode    bits -> isa::Instruction        one table, held to the vendor's disassembler
+//! decode    bits -> isa::Instruction        one table, compared with the vendor's disassembler
 //! isa       instructions as data, and their text
-//! program   instructions -> operations with every choice made, and what they read and write
-//! execute   what operations do to the values of lanes
+//! program   instructions -> operations with all modifiers resolved, and the registers they access
+//! execute   arithmetic of operations on the values of lanes
 //! machine   warps, blocks, memories, barriers, the grid; counters and checks
-//! launch, memory, check, count, fault       what goes in and what comes out
+//! launch, memory, check, count, fault       inputs and results of a run
 //! ```
 //!
 //! A simulator decodes a kernel once ([`program::Program::new`]), describes a launch

@@ -1,7 +1,7 @@
 //! The one simulated Orin of this process: its start, and the calls that reach it.
 //!
 //! It starts when a node is first opened. Calls of the simulator itself, or of a signal handler
-//! that interrupts it, are not simulated: they go straight to libc. That is why the locks here may
+//! that interrupts it, are not simulated: they reach libc directly. That is why the locks here may
 //! be parking_lot's: it sleeps by `syscall`, which is not interposed, and the memory that it
 //! allocates for a waiting thread comes from calls that are not simulated. A forked child is
 //! another process that has only a copy of the memory and none of the threads: it cannot use its

@@ -42,7 +42,7 @@ pub(crate) fn write(out: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Parses the methods of a class; the first entry holds fields outside any method, which is all of
+/// Parses the methods of a class; the first entry contains fields outside any method, which is all of
 /// a QMD.
 fn read<'a>(table: &'a str, class: &str) -> Result<Vec<Method<'a>>, Box<dyn Error>> {
     let mut methods = vec![Method::default()];

@@ -2,29 +2,29 @@
 //!
 //! | variable | value | default |
 //! |---|---|---|
-//! | `TEGRA_SIM_SEED` | a number; decides everything that hardware leaves open | 0 |
-//! | `TEGRA_SIM_FAULTS` | failures to produce, see below | none |
-//! | `TEGRA_SIM_TRACE` | file that gets a record of everything | none |
-//! | `TEGRA_SIM_LINT` | `abort`, `warn`, `NAME=abort\|warn\|off`: what follows a finding, see [`Policy`] | `abort` |
-//! | `TEGRA_SIM_SUPPRESS` | file of findings that are known, see [`Suppressions`] | none |
-//! | `TEGRA_SIM_CHECKS` | `timing`, `fast`, `strict` or `race`: what shader code is checked for | `strict` |
-//! | `TEGRA_SIM_BUNDLES` | directory that gets a file of every launch that fails | none |
-//! | `TEGRA_SIM_PROFILE` | what was measured on a real Orin, see [`crate::profile`] | none |
-//! | `TEGRA_SIM_MACHINE` | what fails on this machine, see [`crate::quirks`] | nothing |
+//! | `TEGRA_SIM_SEED` | a number: seed of everything that hardware leaves undefined | 0 |
+//! | `TEGRA_SIM_FAULTS` | failures to inject, see below | none |
+//! | `TEGRA_SIM_TRACE` | trace file to write | none |
+//! | `TEGRA_SIM_LINT` | `abort`, `warn`, `NAME=abort\|warn\|off`: action on a finding, see [`Policy`] | `abort` |
+//! | `TEGRA_SIM_SUPPRESS` | file of known findings to suppress, see [`Suppressions`] | none |
+//! | `TEGRA_SIM_CHECKS` | `timing`, `fast`, `strict` or `race`: checks of shader code, see [`Checks`] | `strict` |
+//! | `TEGRA_SIM_BUNDLES` | directory for fault bundles of failed launches | none |
+//! | `TEGRA_SIM_PROFILE` | profile of a real Orin, see [`crate::profile`] | none |
+//! | `TEGRA_SIM_MACHINE` | defects of the simulated machine, see [`crate::quirks`] | none |
 //! | `TEGRA_SIM_RELEASE` | the drivers' release: `r35.4`, `r36.2`, `r36.4`, `r39`, `r39:REQUEST` | `r36.4` |
-//! | `TEGRA_SIM_DESKTOP` | `1`: a desktop wants the compute engine every 16 ms; `0` | `0` |
+//! | `TEGRA_SIM_DESKTOP` | `1`: a desktop uses the compute engine every 16 ms; `0`: no desktop | `0` |
 //!
 //! `TEGRA_SIM_FAULTS` is a comma-separated list of failures. `WHEN` is `@N` for the N-th occasion,
 //! counted from 1, or `@1/N` for each occasion with probability 1/N, drawn from the seed.
 //!
-//! | failure | what happens |
+//! | failure | effect |
 //! |---|---|
-//! | `ioctl:REQUEST:ERRNO WHEN` | the request, as `MAP_BUFFER_EX`, fails with the errno, as `ENOMEM`; `*` is any request |
-//! | `mmu-fault WHEN` | an engine's work faults, a launch after some of its blocks |
+//! | `ioctl:REQUEST:ERRNO WHEN` | the request (such as `MAP_BUFFER_EX`) fails with the errno (such as `ENOMEM`); `*` is any request |
+//! | `mmu-fault WHEN` | work of an engine faults; a launch faults after some of its blocks |
 //! | `bit-error WHEN` | before a launch a bit of memory flips: bit 38 of the first address among its parameters |
-//! | `lost-event WHEN` | an interrupt that wakes waiters does not |
-//! | `channel-timeout WHEN` | a ring entry runs into the channel's time limit |
-//! | `stuck-semaphore WHEN` | a semaphore release of the host unit is not done |
+//! | `lost-event WHEN` | an interrupt fails to wake its waiters |
+//! | `channel-timeout WHEN` | a ring entry exceeds the channel's time limit |
+//! | `stuck-semaphore WHEN` | a semaphore release of the host unit is dropped |
 //! | `memory-full=SIZE` | RAM for buffers ends after SIZE bytes; `K`, `M` and `G` are allowed |
 //!
 //! For example `ioctl:MAP_BUFFER_EX:ENOMEM@3,mmu-fault@1/100,memory-full=1G`.

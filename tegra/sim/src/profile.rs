@@ -204,7 +204,7 @@ impl Calibration {
     fn take_limits(&mut self, profile: &Profile) -> Result<(), ProfileError> {
         self.hardware.golden_ns = self.fact(profile, facts::GOLDEN)?.map(|ns| ns as u64);
         self.hardware.memory = self.fact(profile, facts::MEMORY)?.map(|bytes| bytes as u64);
-        // The largest size that was tried is not a limit.
+        // Use the largest size only if a larger one was refused.
         let refused = profile.fact(facts::LARGEST.experiment, facts::LARGEST_IS_LIMIT);
         if refused == Some(&true.into()) {
             self.hardware.largest = self.fact(profile, facts::LARGEST)?.map(|bytes| bytes as u64);

@@ -1,24 +1,24 @@
-//! Defects of a simulated Orin, on which programs rely without knowing, and the release of its
-//! drivers.
+//! Configurable defects of a simulated Orin, and the release of its drivers. A defect removes a
+//! property that programs may rely on unknowingly.
 //!
 //! Owns the names and their parsing; each defect is implemented where the working machine behaves
 //! differently.
 //!
 //! `TEGRA_SIM_MACHINE` is a comma-separated list of words:
 //!
-//! | word | what fails |
+//! | word | defect |
 //! |---|---|
 //! | `no-event` | no interrupt wakes a waiter |
-//! | `no-qmd-release` | releases of QMDs are not done |
-//! | `lost-atomics` | one atomic operation of shaders on global memory in 64 leaves memory as it was |
-//! | `chain-cut=N` | of QMDs that start each other the first N run; the rest never starts, and nothing waits for it |
+//! | `no-qmd-release` | releases of QMDs are dropped |
+//! | `lost-atomics` | one of 64 atomic operations of shaders on global memory has no effect on memory |
+//! | `chain-cut=N` | only the first N QMDs of a chain run; the others never start, and nothing waits for them |
 //! | `local-memory-refused` | a launch needs local memory for 96 warps of each SM, not of each TPC |
 //! | `read-only-maps-fault` | the GPU cannot read through a mapping without write access |
-//! | `nan=INSTRUCTION` | its results, as of `mufu`, `hmma`, `dp4a`, are 0x7fffffff: NaN, or wrong bits |
-//! | `freeze=POINT` | the machine freezes: what makes the point's request never returns |
-//! | `short-range-refused` | an address space ends 2 MiB below 2^40, as in all proven code, or there is none |
+//! | `nan=INSTRUCTION` | the instruction (such as `mufu`, `hmma`, `dp4a`) returns 0x7fffffff: NaN, or wrong bits |
+//! | `freeze=POINT` | the machine freezes: the call that makes the point's request never returns |
+//! | `short-range-refused` | an address space ends 2 MiB below 2^40, as in all proven code, or its creation fails |
 //! | `no-heap-query` | `QUERY_HEAP_PARAMS` and `GET_AVAILABLE_HEAPS` are unknown |
-//! | `stale-handover` | half of the invalidates in streams leave L1 as it is: an SM reads what the CPU had there before, unless its QMD invalidates |
+//! | `stale-handover` | half of the invalidates in streams do not invalidate L1: an SM reads the CPU's earlier data, unless its QMD invalidates |
 //!
 //! A freeze is at `open-channel`, `object` (`ALLOC_OBJ_CTX`), `doorbell` (the store) or `launch`
 //! (the store that leads to a launch; no other GPU request returns either).
@@ -26,7 +26,7 @@
 //! `TEGRA_SIM_RELEASE` is the L4T release of the drivers: `r36.4`; `r36.2`, with the same
 //! interface; `r35.4`, with a shorter record, shorter `OPEN_TSG` and `SETUP_BIND`, and without
 //! subcontexts; `r39` (JetPack 7), with a longer record. `r39:REQUEST`, such as `r39:SETUP_BIND`,
-//! gives that request another number.
+//! changes the number of that request.
 
 use sass::isa::Opcode;
 
@@ -127,7 +127,7 @@ pub enum Release {
     R35,
     #[default]
     R36,
-    /// With the request that has another number, if any.
+    /// JetPack 7, with the request whose number differs, if any.
     R39 {
         renumbered: Option<String>,
     },

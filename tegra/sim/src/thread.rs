@@ -11,7 +11,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     let builder = Builder::new().name(name.into());
     let (all, mut old) = (u64::MAX, 0_u64);
     let mask = |new: *const u64, old: *mut u64| {
-        // By the system call: the preload library's functions mean the program's own mask.
+        // Uses the system call: the preload library's functions change the program's own mask.
         // SAFETY: masks of the eight bytes that the kernel takes, or null.
         unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, 8) }
     };

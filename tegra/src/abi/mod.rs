@@ -117,7 +117,7 @@ pub fn requests() -> impl Iterator<Item = (&'static str, u32)> {
 pub struct Layout {
     /// The structure's C tag.
     pub name: &'static str,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: usize,
     /// Name, offset in bytes and size in bytes of each field.
     pub fields: &'static [(&'static str, usize, usize)],
@@ -156,8 +156,8 @@ impl<Args> Request<Args> {
         self.code as u32
     }
 
-    /// Makes the system call. The kernel reads `args`, and writes it when the request's direction
-    /// says so. The error is the driver's errno. A positive result, which nvgpu uses for bytes that
+    /// Makes the system call. The kernel reads `args`, and writes it if the request's direction
+    /// includes it. The error is the driver's errno. A positive result, which nvgpu uses for bytes that
     /// it could not copy out, becomes `EFAULT`.
     ///
     /// # Safety

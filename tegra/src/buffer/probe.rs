@@ -27,7 +27,7 @@ pub struct Attributes {
 /// A buffer with chosen attributes. Zeroed.
 ///
 /// The CPU accesses words in order with plain loads and stores, without barriers or cache
-/// maintenance: the point is to measure what the GPU sees of them.
+/// maintenance: the purpose is to measure which of them the GPU sees.
 #[derive(Debug)]
 pub struct ProbeBuffer {
     gpu: GpuMap,

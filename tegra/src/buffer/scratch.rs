@@ -26,7 +26,7 @@ impl Scratch {
         Ok(Self { gpu, handle })
     }
 
-    /// The same, zeroed by the CPU as well: for memory that the GPU reads before it is completely
+    /// Allocates scratch memory that the CPU zeroes as well: for memory that the GPU reads before it is completely
     /// written.
     pub fn cleared(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
         let scratch = Self::new(space, bytes)?;

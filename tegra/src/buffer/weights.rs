@@ -28,7 +28,7 @@ impl Filling {
         Ok(Self { cpu, handle, space: space.clone() })
     }
 
-    /// Its size in bytes, a multiple of the page size.
+    /// Returns the size in bytes, a multiple of the page size.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.handle.bytes()

@@ -22,16 +22,16 @@ pub mod state {
     /// Opened, without an address space.
     #[derive(Debug)]
     pub struct Opened(pub(super) ());
-    /// In its subcontext's address space.
+    /// Channel bound to its subcontext's address space.
     #[derive(Debug)]
     pub struct InSpace(pub(super) Subcontext);
-    /// In the group.
+    /// Channel bound to the group.
     #[derive(Debug)]
     pub struct InGroup(pub(super) Subcontext);
-    /// Without watchdog, as a deterministic channel requires.
+    /// Channel without watchdog, as a deterministic channel requires.
     #[derive(Debug)]
     pub struct Unwatched(pub(super) Subcontext);
-    /// With ring and token, without an engine object.
+    /// Channel with ring and token, without an engine object.
     #[derive(Debug)]
     pub struct SetUp {
         pub(super) group: Subcontext,
@@ -147,13 +147,13 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Its engine.
+    /// Returns the engine.
     #[must_use]
     pub const fn engine(&self) -> Engine {
         self.engine
     }
 
-    /// Its channel id.
+    /// Returns the channel id.
     #[must_use]
     pub fn id(&self) -> u32 {
         token::CHANNEL.get(self.token)
@@ -165,7 +165,7 @@ impl Channel {
         self.token
     }
 
-    /// Its subcontext.
+    /// Returns the subcontext.
     #[must_use]
     pub const fn group(&self) -> &Subcontext {
         &self.group
@@ -211,7 +211,7 @@ impl Channel {
         self.fd.call(abi::SET_TIMEOUT, &mut abi::SetTimeout { timeout })
     }
 
-    /// Its syncpoint, for other engines of the system to wait on.
+    /// Returns the channel's syncpoint, for other engines of the system to wait on.
     pub fn syncpoint(&self) -> Result<Syncpoint, Error> {
         let mut args = abi::GetUserSyncpoint::default();
         self.fd.call(abi::GET_USER_SYNCPOINT, &mut args)?;

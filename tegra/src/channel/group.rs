@@ -27,7 +27,7 @@ pub enum Interleave {
 /// Preemption granularity of kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preemption {
-    /// At its end. The driver's default.
+    /// At the end of the kernel. The driver's default.
     #[default]
     Kernel,
     /// Between blocks.
@@ -152,7 +152,7 @@ impl Subcontext {
         &self.0.space
     }
 
-    /// Its number within the group.
+    /// Returns the number within the group.
     #[must_use]
     pub fn veid(&self) -> u32 {
         self.0.veid

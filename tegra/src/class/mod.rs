@@ -125,9 +125,9 @@ pub trait Class: sealed::Sealed + std::marker::Copy + 'static {
     /// The subchannel of its methods. Fixed on the graphics runlist: 1 compute, 4 copy; ignored for
     /// host methods. Manual, seen on hardware.
     const SUBCHANNEL: u32;
-    /// Its class number.
+    /// Class number.
     const ID: ClassId;
-    /// Its methods that this crate names.
+    /// Methods that this crate names.
     const METHODS: &'static [Method<Self>];
 }
 
@@ -297,7 +297,7 @@ impl<T: Value> Field<T> {
 pub struct Definition {
     /// The name in the header, without the class prefix.
     pub name: &'static str,
-    /// Its number or bits.
+    /// Value: a number or bits.
     pub meaning: Meaning,
 }
 

@@ -80,13 +80,13 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Its queue.
+    /// Returns the queue.
     #[must_use]
     pub const fn queue(self) -> QueueId {
         self.queue
     }
 
-    /// Its point on the queue's timeline.
+    /// Returns the point on the queue's timeline.
     #[must_use]
     pub const fn point(self) -> Point {
         self.point

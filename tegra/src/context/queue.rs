@@ -145,7 +145,7 @@ impl ContextQueue {
         let orin = group.space().orin();
         let ring = match self.ring.take() {
             Some(ring) => ring,
-            // A failed step consumed it.
+            // An earlier failed attempt consumed the ring.
             None => RingMemory::new(orin, self.entries)?,
         };
         let channel = ChannelBuilder::open(orin)?
@@ -225,7 +225,7 @@ impl ContextQueue {
         self.parked.0 = self.parked.1;
     }
 
-    /// After a close: marks incomplete work as lost, and continues after it.
+    /// Marks incomplete work as lost after a close, and continues after it.
     pub(super) fn give_up(&mut self) {
         let (completed, submitted) = self.parked;
         self.ended.push(completed);
@@ -236,7 +236,7 @@ impl ContextQueue {
     pub(super) fn submit(&mut self, bodies: &[Entry], wake: Wake) -> Result<Point, Error> {
         match &mut self.live {
             Some(live) => Ok(live.queue.submit(bodies, wake)?),
-            // The context opens a queue before.
+            // Unreachable: the context opens a queue before it submits.
             None => Err(SubmitError::Full { needed: bodies.len() + 1, room: 0 }.into()),
         }
     }

@@ -143,7 +143,7 @@ pub enum SubmitError {
         /// Entries free.
         room: usize,
     },
-    /// More entries than the ring can ever take.
+    /// The submission has more entries than the ring.
     #[error("{needed} entries never fit a ring that takes {capacity} at once")]
     TooLong {
         /// Entries needed, with the tail.

@@ -1,5 +1,5 @@
-//! SVG plots: line plots, and rows of one quantity each on a shared axis. This module knows numbers
-//! and names, but nothing of comparisons.
+//! SVG plots: line plots, and rows of one quantity each on a shared axis. This module is
+//! independent of comparisons: its input is numbers and names.
 //!
 //! Drawn with `plotters`. Its SVG backend writes colours as `#RRGGBB` attributes; [`colours`] maps
 //! each of them to a CSS variable of the page, so that one drawing serves light and dark mode.

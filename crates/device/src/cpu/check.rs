@@ -86,7 +86,7 @@ fn check_tensors(plan: &Plan, step: &Step) -> Result<()> {
             )));
         }
     }
-    // A kernel writes blocks of a result while it still reads others.
+    // An output must not overlap an input: a kernel writes blocks before it has read all others.
     for out in op.writes() {
         let apart = |view: &&View| {
             view.buffer == out.buffer && (view.offset != out.offset || !view.is_contiguous())

@@ -71,7 +71,7 @@ impl SamplingScratch {
     ///
     /// # Safety
     ///
-    /// Only thread `index` of the region calls this, and holds no other reference to them.
+    /// Only thread `index` of the region calls this, and has no other reference to them.
     #[expect(clippy::mut_from_ref, reason = "exclusive access is the caller's contract")]
     pub(super) unsafe fn of_thread(&self, index: usize) -> &mut Sampler {
         // SAFETY: the caller's contract.

@@ -1,5 +1,5 @@
-//! Depthwise convolutions, one plane at a time. A thread copies the plane to its scratch, with zero padding, and
-//! with the elements of a line that one tap reads next to each other.
+//! Depthwise convolutions, one plane at a time. A thread copies the plane to its scratch with zero padding, and
+//! reorders each line so that the elements that one tap reads are adjacent.
 
 use super::epilogue::Epilogue;
 use super::group::BLOCK;
@@ -38,7 +38,7 @@ const fn part(columns: &Axis) -> usize {
 /// Scratch values for a padded plane and its results, for any stride of the convolution's windows.
 pub(super) fn scratch(conv: &Conv) -> usize {
     let (x, sizes, w) = (&conv.x.shape, &conv.weight.shape, &conv.windows);
-    // Upper bound of a line's phases together.
+    // Upper bound of the total length of a line's phases.
     let lines = (2..x.len()).map(|axis| {
         let [before, after] = w.pads[axis - 2];
         x[axis] + before + after + w.stride[axis - 2] + sizes[axis]
@@ -47,7 +47,7 @@ pub(super) fn scratch(conv: &Conv) -> usize {
 }
 
 impl Depthwise {
-    /// This thread's share. Scratch holds a plane, its results, and the registers of the epilogue.
+    /// Computes this thread's share. Scratch contains a plane, its results, and the registers of the epilogue.
     ///
     /// # Safety
     ///
@@ -85,7 +85,7 @@ impl Depthwise {
                 let bias = self.bias.map_or(0.0, |bias| *bias.add(channel));
                 let out = self.out.add(item * results);
                 if columns.count < LANES {
-                    // Short lines are computed as one, together with the values between them.
+                    // Short lines are computed as one long line, including the padding between them.
                     let n = (rows.count - 1) * rows.stride * wide + columns.count;
                     line(isa, &taps, bias, function, scratch, whole, n);
                     let from = (whole.cast_const(), rows.stride * wide);
@@ -131,7 +131,7 @@ impl Depthwise {
                 continue;
             }
             let first = (skip * stride + phase - columns.before) * columns.step;
-            // SAFETY: the caller's contract: only what lies inside of the plane is read.
+            // SAFETY: the caller's contract: only elements inside the plane are read.
             unsafe {
                 let to = (to.add(before * wide + phase * part + skip), wide);
                 let from = (x.add(first), rows.step);

@@ -141,7 +141,7 @@ unsafe fn execute_and_record_tokens(
     step: u64,
     clock: Option<&[AtomicU64]>,
 ) {
-    // SAFETY: the caller's contract; the ring has room for a step's tokens wherever it says.
+    // SAFETY: the caller's contract; every position of the ring has space for a step's tokens.
     unsafe {
         execute_step(isa, memory, pool, sampling, program, clock);
         if let Some((ids, rows)) = program.sampled {
@@ -324,7 +324,7 @@ impl Instance for CpuInstance {
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         self.load(address, storage, source, progress).map_err(failed)?;
         let Some((address, storage)) = self.memory.plain_copy(weight) else { return Ok(()) };
-        // The second form does not count as progress.
+        // Uploading the second copy does not count as progress.
         self.load(address, storage, source, &|_| {}).map_err(failed)
     }
 

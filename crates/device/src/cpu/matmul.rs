@@ -60,7 +60,7 @@ pub(super) struct MatMul {
 }
 
 impl MatMul {
-    /// This thread's share. Scratch holds packed columns, the lines under windows, and the registers of the
+    /// Computes this thread's share. Scratch contains packed columns, the lines under windows, and the registers of the
     /// epilogue.
     ///
     /// # Safety
@@ -113,7 +113,7 @@ impl MatMul {
         row_tiles: Range<usize>,
         registers: *mut f32,
     ) {
-        // SAFETY: the caller's contract; what is in row_tiles is not packed into scratch.
+        // SAFETY: the caller's contract; rows that are packed already are not packed into scratch.
         unsafe {
             if let Epilogue::Kernel(kernel) = &self.epilogue {
                 kernel.begin(registers);

@@ -20,7 +20,7 @@ pub(super) struct MatMulChain {
 }
 
 impl MatMulChain {
-    /// This thread's share. Scratch holds the registers of the row operations.
+    /// Computes this thread's share. Scratch contains the registers of the row operations.
     ///
     /// # Safety
     ///

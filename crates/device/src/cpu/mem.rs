@@ -17,7 +17,7 @@ static MAPPINGS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 /// Reserved bytes of this process that are not resident yet: the system still reports them as available.
 #[must_use]
 pub fn promised() -> u64 {
-    // Holding the lock keeps other threads from unmapping one of them.
+    // The lock prevents other threads from unmapping one of them.
     let mappings = MAPPINGS.lock();
     mappings.iter().map(|(address, len)| (len - resident(*address, *len)) as u64).sum()
 }

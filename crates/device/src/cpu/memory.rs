@@ -49,7 +49,7 @@ impl PlanMemory {
     }
 }
 
-/// The memory that programs run in. They hold raw pointers to it; `instance` orders all access.
+/// The memory that programs run in. Programs have raw pointers to it; `instance` orders all access.
 pub(super) struct Memory {
     layout: Layout,
     weights: AlignedBuf,

@@ -16,7 +16,7 @@ use simd::packed::PackedLayout;
 use simd::vector::LANES;
 use simd::{norm, scores};
 
-/// Kernel calls of a mixture, in order.
+/// Kernel calls of an MoE layer, in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Choose the experts of each row, and their weights.
@@ -149,7 +149,7 @@ unsafe fn route(m: &Mixture, c: &Context<'_>, w: &Worker<'_>, row: usize) {
 /// As for [`run`]; only one thread calls it.
 unsafe fn group(m: &Mixture, rows: usize) {
     let count = m.op.routing.chosen;
-    // SAFETY: every pair's expert is one of the mixture's, every place is below the number of pairs.
+    // SAFETY: every pair's expert is one of the layer's, every place is below the number of pairs.
     unsafe {
         let chosen = std::slice::from_raw_parts(m.buffers.chosen, rows * count);
         let segments = std::slice::from_raw_parts_mut(m.buffers.segments, m.experts);

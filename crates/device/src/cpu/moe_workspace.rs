@@ -13,7 +13,7 @@ pub(super) struct Segment {
     pub(super) tiles: usize,
 }
 
-/// Buffers between the kernel calls of a mixture.
+/// Buffers between the kernel calls of an MoE layer.
 #[derive(Clone, Copy)]
 pub(super) struct Buffers {
     /// Chosen experts of each row, best first, and their weights.
@@ -36,7 +36,7 @@ pub(super) struct Ends {
     pub(super) tiles: usize,
 }
 
-/// Memory that a mixture needs beyond its operands.
+/// Memory that an MoE layer needs beyond its operands.
 pub(super) struct Needs {
     pairs: usize,
     experts: usize,

@@ -46,7 +46,7 @@ impl Matrix {
     /// There is such a matrix. The weights do not change while the slice is used, as they do not while a program runs.
     pub(super) const unsafe fn weights(&self, index: usize) -> &[u8] {
         let bytes = self.layout.bytes();
-        // SAFETY: the caller's contract; a matrix is as large as its layout says.
+        // SAFETY: the caller's contract; a matrix has the size of its layout.
         unsafe { std::slice::from_raw_parts(self.packed.add(index * bytes), bytes) }
     }
 }

@@ -65,7 +65,7 @@ impl PackedOperand {
         Self { side: Side::Rows, matrices: (groups, rows * taps), lines, steps }
     }
 
-    /// The same weights, transformed for 3 by 3 Winograd tiles.
+    /// Weights of `self`, transformed for 3 by 3 Winograd tiles.
     const fn for_winograd(self) -> Self {
         Self { side: Side::Winograd, steps: (self.steps.0 / 9, 9), ..self }
     }

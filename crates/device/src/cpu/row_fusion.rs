@@ -63,7 +63,7 @@ impl FusedRows {
     /// As for [`Kernel::run`], and no other thread computes these rows.
     pub(super) unsafe fn run_rows(&self, isa: Isa, rows: Range<usize>, scratch: *mut f32) {
         for kernel in &self.kernels {
-            // SAFETY: the caller's contract; no kernel reads another row of what one before it has written.
+            // SAFETY: the caller's contract; of the results of earlier kernels, a kernel reads only its own row.
             unsafe {
                 match kernel {
                     RowKernel::Softmax(softmax) => softmax.rows(isa, rows.clone(), self.length),

@@ -41,8 +41,8 @@ pub(super) fn stored(buffer: &Buffer) -> Option<Width> {
     }
 }
 
-/// Width of a weight that is stored as plain numbers: integers keep their type, other types are decoded to `F32` at
-/// upload.
+/// Width of a weight that is stored as plain numbers: the type of integers is unchanged, other types are decoded to
+/// `F32` at upload.
 pub(super) fn plain_weight(dtype: DType) -> Width {
     Width::of(dtype).filter(|_| dtype.is_integer()).unwrap_or(Width::Word)
 }

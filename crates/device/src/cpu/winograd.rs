@@ -1,5 +1,5 @@
-//! Winograd convolutions with `simd::winograd`, one block of tiles at a time, whose values, sums and results stay
-//! in a core's cache.
+//! Winograd convolutions with `simd::winograd`, one block of tiles at a time, so that the block's values, sums and
+//! results stay in a core's cache.
 
 use std::ops::Range;
 
@@ -96,7 +96,7 @@ pub(super) fn scratch(conv: &Conv) -> usize {
 }
 
 impl Winograd {
-    /// This thread's share. Scratch holds [`scratch`] values, and the registers of the epilogue.
+    /// Computes this thread's share. Scratch contains [`scratch`] values, and the registers of the epilogue.
     ///
     /// # Safety
     ///
@@ -106,7 +106,7 @@ impl Winograd {
         let of = [self.rows.count, self.columns.count];
         let blocks = Blocks::of(of, inputs, self.outputs).shared(self.images.0, w.threads());
         let apart = blocks.apart();
-        // SAFETY: the caller's contract: that is what the scratch has room for.
+        // SAFETY: the caller's contract: the scratch has space for these arrays.
         let (values, sums, lines, results, registers) = unsafe {
             let sums = scratch.add(TAPS * inputs * apart);
             let lines = sums.add(TAPS * self.outputs * apart);
@@ -160,7 +160,7 @@ impl Winograd {
         let (rows, columns) = (&self.rows, &self.columns);
         let wide = 2 * of.part;
         for channel in 0..inputs {
-            // SAFETY: the caller's contract; of the image is read what lies inside.
+            // SAFETY: the caller's contract; only elements inside the image are read.
             unsafe {
                 let x = self.x.add(of.image * self.images.1 + channel * stride);
                 for line in 0..2 * of.lines + 2 {

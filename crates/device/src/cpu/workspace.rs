@@ -28,7 +28,7 @@ pub(super) struct Workspace {
     pub(super) thread: usize,
     /// Width of the logits that are sampled.
     pub(super) vocabulary: usize,
-    /// Bytes that a step keeps between its kernel calls.
+    /// Bytes of scratch that stay valid between the kernel calls of a step.
     pub(super) step: usize,
 }
 

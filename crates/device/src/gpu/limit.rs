@@ -171,7 +171,7 @@ impl Speed {
         blocks: u32,
         context: u64,
     ) -> Duration {
-        // A window's first group is partly visible, and shifted for rows that share what they read.
+        // A window's first group is partly visible, and its position differs between rows that share reads.
         let seen = context.min(u64::from(params.window) + 2 * ATTENTION_GROUP);
         let cells = seen * u64::from(params.dim);
         let share = prefill_attention_rows(kernel, params.heads / params.kv_heads.max(1));

@@ -4,7 +4,7 @@
 //! is checked (its output is compared with the reference's), then timed in pairs with the best
 //! choice so far, with alternating samples, so that disturbances affect both. The median of the
 //! pairs' ratios counts: a candidate is dropped as soon as the median's interval excludes a win,
-//! and accepted as soon as it excludes a loss. The `width` best go on to the next level. At the end
+//! and accepted as soon as it excludes a loss. The `width` best continue to the next level. At the end
 //! the best is compared with the default once more on fresh samples, because the best of many may
 //! only have been lucky. If it does not win, the default stays.
 
@@ -52,7 +52,7 @@ pub trait Bench {
 /// Limits of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Choices that go on to the next level, 1 to 8.
+    /// Number of choices that continue to the next level, 1 to 8.
     pub width: usize,
     /// Levels: steps from the heuristic's choice.
     pub depth: usize,
@@ -323,7 +323,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Judges a candidate against the best choice so far, whose cost is `cost`.
+    /// Compares a candidate with the best choice so far, whose cost is `cost`.
     fn judge(&mut self, candidate: &Choice, best: &Choice, cost: f64) -> Result<Verdict, Failure> {
         match self.duel(candidate, best, [0, self.settings.pairs]) {
             Ok(duel) => {
@@ -347,7 +347,7 @@ impl<'a> Search<'a> {
         [least, most]: [usize; 2],
     ) -> Result<Duel, Failure> {
         self.check(candidate)?;
-        // Warm-up of code and branch predictors, not weights, which a bench keeps cold.
+        // Warms up code and branch predictors; weights stay cold in every bench.
         self.sample(candidate)?;
         let mut duel = Duel { candidate: Vec::new(), incumbent: Vec::new(), ratios: Vec::new() };
         while duel.ratios.len() < most && (duel.ratios.len() < least || !duel.won() && !duel.lost())

@@ -47,7 +47,7 @@ impl Estimate {
 
 /// Largest `k` with `2 P(Binomial(n, 1/2) < k) <= 5 %`.
 fn outside(n: usize) -> usize {
-    // SessionOptions underflow beyond a thousand samples, which no search takes.
+    // Terms underflow to 0 beyond a thousand samples, which no search takes.
     let (mut term, mut below, mut k) = (0.5f64.powi(n.min(1000) as i32), 0.0, 0);
     loop {
         below += term;

@@ -1,6 +1,6 @@
 //! Tuning: finds the best variant of each kernel on this machine by measuring, and stores it.
 //!
-//! Devices declare a [`Space`]; [`beam`] searches it; a [`store`] keeps results, which a device
+//! Devices declare a [`Space`]; [`beam`] searches it; a [`store`] stores results, which a device
 //! receives as [`Choices`] on the next start. [`Case`] is what is tuned, [`Choice`] how it is run,
 //! [`Record`] the measured result, [`DeviceKey`] the hardware for which it is valid.
 

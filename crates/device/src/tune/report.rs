@@ -63,7 +63,7 @@ pub struct Used {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
-    /// Choices that go on to the next level, 1 to 8.
+    /// Number of choices that continue to the next level, 1 to 8.
     pub beam: usize,
     pub budget_seconds: f64,
     /// Most samples per case.
@@ -76,7 +76,7 @@ pub struct Spec {
     pub verify: bool,
     /// Count a simulated device's work instead of measuring time.
     pub counted: bool,
-    /// Bytes of weights to cycle through, so that they come from memory; derived from the machine's
+    /// Bytes of weights to cycle through, so that they are read from memory; derived from the machine's
     /// caches if absent.
     pub cold_bytes: Option<u64>,
     /// Tune the generated kernels of this network instead of the loaded model's.
@@ -181,7 +181,7 @@ pub enum State {
     Lost,
     /// Stopped or out of time before everything was tried; the next search continues.
     Partial,
-    /// It could not be measured; `why` has the reason.
+    /// The measurement failed; `why` has the reason.
     Failed,
 }
 

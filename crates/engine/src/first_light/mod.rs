@@ -1,8 +1,8 @@
-//! First light: before a device runs a model, it must have passed tests since the machine was started. It
-//! then runs in the mode that passed.
+//! First light: tests a device before it runs its first model since the machine was started. The device then
+//! runs in the mode that passed.
 //!
-//! The device performs stages 1 to 7 ([`device::first_light`]), `model` the last one. Each stage is written
-//! to the stage file before it begins, so that a crashed stage is known at the next start.
+//! The device performs bring-up steps 1 to 7 ([`device::first_light`]), `model` the last one. Each step is written
+//! to the bring-up state file before it begins, so that the next start detects a crash in it.
 
 mod measured;
 mod model;
@@ -34,7 +34,7 @@ pub(super) fn pass(
     let name = device.info().name;
     let (wanted, told) = wanted(&**device, light);
     let passed = match &light.dir {
-        // Other devices are compared with it.
+        // Needs no first light: other devices are compared with the reference.
         _ if name == "reference" => return Ok(Arc::clone(device)),
         None => Ok((wanted, Vec::new())),
         Some(_) if name == LAST => last(device, shared).map(|()| (None, Vec::new())),
@@ -149,12 +149,12 @@ fn admit(
     }
 }
 
-/// Error of the last stage, in the form of the errors of the other stages.
+/// Error of the last bring-up step, in the form of the errors of the other steps.
 fn failed(why: impl Display) -> String {
     format!("first light, stage {}: {why}", Stage::Model)
 }
 
-/// Runs all stages. Returns the highest mode that passed.
+/// Runs all bring-up steps. Returns the highest mode that passed.
 fn prove(
     page: &mut Page,
     record: &mut Record,
@@ -167,7 +167,7 @@ fn prove(
     let mut note = |note: Note<'_>| {
         shared.load_beats.beat();
         match note {
-            // Between two stages nothing runs: the next start does not blame the device.
+            // Nothing runs between two steps, so the next start does not blame the device.
             Note::Begins(_) if shared.state() == State::Stopping => {
                 let reason = "the daemon was stopped in first light".to_owned();
                 unwritten = Some(reason.clone());
@@ -203,10 +203,10 @@ fn prove(
         let why = match model::check(&in_mode(device, mode), shared) {
             Ok(told) => {
                 if let Some(told) = told {
-                    // A degraded stage writes no file.
+                    // A degraded step writes no file.
                     let _ = note(Note::Degraded(Stage::Model, &told));
                 }
-                // The end of the stage is written with the result.
+                // The end of the step is written with the result.
                 return Ok(mode);
             }
             Err(why) => why,
@@ -215,7 +215,7 @@ fn prove(
         let Some(lower) = lower else { return Err(failed(why)) };
         mode = Some(lower);
         let what = format!("{why}; going on as {}", lower.chains.name());
-        // A degraded stage writes no file.
+        // A degraded step writes no file.
         let _ = note(Note::Degraded(Stage::Model, &what));
     }
 }

@@ -1,4 +1,4 @@
-//! Last stage of first light: compares a tiny model with another device. Tokens must be equal and logits
+//! Last bring-up step of first light: compares a tiny model with another device. Tokens must be equal and logits
 //! close; a difference in bits is reported.
 
 use std::sync::Arc;

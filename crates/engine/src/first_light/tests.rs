@@ -1,4 +1,4 @@
-//! First light with a device that can fail in any stage.
+//! First light with a device that can fail in any bring-up step.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};

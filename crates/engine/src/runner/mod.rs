@@ -1,6 +1,6 @@
 //! Model runner: a model on a device, with its prepared plans and its part of the KV cache.
 //!
-//! It knows no requests, no text and no policy. [`Steps`] submits work to the device; the runner checks the
+//! It is independent of requests, text and policy. [`Steps`] submits work to the device; the runner checks the
 //! first results, copies and maps the cache, and describes the model.
 
 pub(crate) mod plans;
@@ -212,7 +212,7 @@ impl ModelRunner {
         self.spec.draft.min(self.largest_chunk(Outputs::All) - 1)
     }
 
-    /// Measures the memory bandwidth of the GPU that holds the model; `None` if the device is not a GPU.
+    /// Measures the memory bandwidth of the model's GPU; `None` if the device is not a GPU.
     pub fn bandwidth(&self) -> Option<Result<GpuBandwidth, Error>> {
         let heartbeat = &self.heartbeat;
         GpuBandwidth::of(&*self.device, &|| heartbeat.beat())

@@ -19,7 +19,7 @@ use crate::heartbeat::Heartbeat;
 pub(crate) struct Step {
     plan: usize,
     ticket: Ticket,
-    /// Rows of logits whose tokens the host reads.
+    /// Logit rows with a sampled token that the host reads.
     pub(super) sampled: Range<usize>,
     /// Rows that the logits belong to, if they are of one sequence.
     rows: Option<HiddenRows>,
@@ -71,7 +71,7 @@ pub(crate) struct Steps {
     plans: PreparedPlans,
     mailboxes: Mailboxes,
     heartbeat: Heartbeat,
-    /// Submitted steps that nobody has waited for, oldest first.
+    /// Submitted steps that have not been waited for, oldest first.
     in_flight: VecDeque<Step>,
     most_in_flight: usize,
     count: u64,

@@ -24,7 +24,7 @@ pub(super) enum Work {
     Verify { id: u64, replayed: usize, draft: Vec<u32> },
 }
 
-/// The kind of step whose turn it is.
+/// The kind of the next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// Nothing can be submitted until a step finishes or a request arrives.
@@ -48,7 +48,7 @@ pub(super) enum Decode {
     RunAhead(Vec<u64>),
 }
 
-/// Decides whose turn it is.
+/// Decides the next step.
 pub(super) fn turn(active: &[Sequence], chunk_was_last: bool) -> Turn {
     let prompt = active.iter().position(Sequence::in_prompt);
     let decodes = active.iter().any(|s| !s.in_prompt());

@@ -37,7 +37,7 @@ use errors::one_line;
 
 pub(super) struct Scheduler {
     commands: Receiver<Command>,
-    /// Commands from the threads of loads, which do not keep the engine alive.
+    /// Commands from load threads. Their senders do not keep the engine alive.
     reports: (Sender<Command>, Receiver<Command>),
     shared: Arc<Shared>,
     model: Option<LoadedModel>,

@@ -1,5 +1,5 @@
-//! Prefix cache from the scheduler's side: gives prompts their slot and blocks, restores prefixes from disk, and stores
-//! them. [`Slots`](crate::slots) allocates blocks, [`PrefixFiles`] manages the files; this module tells the device.
+//! Prefix cache from the scheduler's side: assigns slots and blocks to prompts, restores prefixes from disk, and stores
+//! them. [`Slots`](crate::slots) allocates blocks, [`PrefixFiles`] manages the files; this module copies the data.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::slots::{self, Start, WORTH_A_COPY, common_prefix};
 use device::{BLOCK, Part};
 
 impl Scheduler {
-    /// Gives a prompt its slot, with the longest cached prefix. Called at the prompt's turn, so that it finds the prefix
+    /// Assigns a slot with the longest cached prefix to a prompt. Called at the prompt's turn, so that it finds the prefix
     /// that it shares with the prompts before it. False if a step must finish first: block tables change while the
     /// device is idle.
     pub(super) fn start_prompt(&mut self, at: usize) -> Result<bool, device::Error> {

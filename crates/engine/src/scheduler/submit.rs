@@ -56,7 +56,7 @@ impl Scheduler {
         }
     }
 
-    /// Brings the cache into the state that the next chunk needs.
+    /// Prepares the cache for the next chunk.
     fn prepare_chunk(&mut self, at: usize) -> Result<Preparation, device::Error> {
         if !self.start_prompt(at)? {
             return Ok(Preparation::Wait);

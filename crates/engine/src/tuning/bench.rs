@@ -1,9 +1,9 @@
 //! Benchmark of one tuning case on a device, through the interface of models: a matmul, or a fused group of
 //! tensor operations.
 //!
-//! Copies of the weights alternate, so that they come from memory as during decoding; a sample executes a
-//! quarter of them. Choices with another weight layout have copies of their own. Every output is compared
-//! with results computed here, and with the bits of the choice before: no choice may change a bit.
+//! Several copies of the weights are read in turn, so that they are read from memory, not from caches, as during
+//! decoding. A sample reads a quarter of the copies. Choices with another weight layout have copies of their own.
+//! Every output is compared with results computed here, and bit for bit with the output of the previous choice.
 
 mod alone;
 #[cfg(test)]
@@ -44,7 +44,7 @@ const MOST_PREPARED: u64 = 256 << 20;
 /// Largest number of open instances: that of the best choice so far, and that of the candidate.
 const MOST_OPENED: usize = 2;
 
-/// Lower limit of the read speed of a GPU in bytes per second. A slower result comes from a simulator or a
+/// Lower limit of the read speed of a GPU in bytes per second. A slower result indicates a simulator or a
 /// sleeping machine.
 const LEAST_GPU_SPEED: f64 = 0.5e9;
 
@@ -108,7 +108,7 @@ struct Opened {
 
 impl<'a> CaseBench<'a> {
     /// Creates the benchmark of a case, with at least `cold` bytes of weights if few rows share them. A fused
-    /// group comes with its plan. [`Failure::Broken`] if no plan of the device has the case.
+    /// group requires its plan. [`Failure::Broken`] if no plan of the device has the case.
     pub fn new(
         device: &'a dyn Device,
         case: &Case,
@@ -396,7 +396,7 @@ struct Product {
     /// First, last and one middle row of activations.
     checked: [i32; CHECKED],
     weights: Vec<Buffer>,
-    /// The rows of weights: of gates and of all else, and of what a gate is multiplied with.
+    /// Rows of the weights: those of gates and other matrices, and those of matrices multiplied with a gate.
     rows: [Rows; 2],
     /// Bytes of weights of one copy.
     bytes: u64,
@@ -470,7 +470,7 @@ impl Product {
                 let w = matrix("w")?;
                 g.matmul(x, w)?
             };
-            // Outputs of a plan are computed in two planes of activations; everything else goes through
+            // Outputs of a plan are computed in two planes of activations; everything else is written to
             // scratch.
             let y = if fine {
                 y

@@ -242,7 +242,7 @@ pub fn run(
         if left.is_zero() || pace.is_stopped() {
             break;
         }
-        // Time that a case does not use goes to the next cases, and at the end to unfinished ones.
+        // Time that a case does not use is available to the next cases, and at the end to unfinished ones.
         let resumed = rows.contains_key(&number);
         let sharing = if resumed { 1 } else { wanted.len() - rows.len() };
         pace.allot(left / u32::try_from(sharing).unwrap_or(u32::MAX));

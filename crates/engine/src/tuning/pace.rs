@@ -56,7 +56,7 @@ impl Pace {
         self.state.lock()
     }
 
-    /// Runs some work as a turn, when the pace is not held. [`Stopped`] if it was stopped before.
+    /// Runs `work` as a turn as soon as no [`Pace::hold`] is active. [`Stopped`] if the search was stopped before.
     pub fn turn<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
         let mut state = self.free()?;
         state.under_way = true;
@@ -81,8 +81,8 @@ impl Pace {
         Ok(result)
     }
 
-    /// Runs some work that does not use the device. It starts when the pace is not held, [`Pace::hold`] does
-    /// not wait for its end, and its time counts as spent.
+    /// Runs `work`, which must not use the device. It starts as soon as no [`Pace::hold`] is active, but
+    /// [`Pace::hold`] does not wait for its end. Its time counts as spent.
     pub fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
         drop(self.free()?);
         self.alive();

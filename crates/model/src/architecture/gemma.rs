@@ -1,4 +1,6 @@
-//! `gemma`: a scaled embedding and GeGLU. Converters have already added 1 to the weights of norms.
+//! Hyperparameters of the architecture `gemma`, read from GGUF metadata.
+//!
+//! A scaled embedding and GeGLU. Converters have already added 1 to the weights of norms.
 
 use super::keys::Keys;
 use super::rope;

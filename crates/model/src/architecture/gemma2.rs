@@ -1,5 +1,6 @@
-//! `gemma2`: Gemma with norms after each block, soft caps on scores and logits, and a sliding window in every other
-//! layer.
+//! Hyperparameters of the architecture `gemma2`, read from GGUF metadata.
+//!
+//! Gemma with norms after each block, soft caps on scores and logits, and a sliding window in every other layer.
 
 use super::rope;
 use super::{gemma, keys::Keys};

@@ -1,5 +1,7 @@
-//! `gemma3`: five layers with a sliding window and a rotation of their own for each full layer; QK norm in place of
-//! soft caps on scores.
+//! Hyperparameters of the architecture `gemma3`, read from GGUF metadata.
+//!
+//! Five layers with a sliding window and a rotation of their own for each full layer; QK norm in place of soft caps on
+//! scores.
 
 use super::rope;
 use super::{gemma, gemma2, keys::Keys};

@@ -1,6 +1,8 @@
-//! `gemma4`: Gemma 4. Layers with and without a sliding window have heads of different sizes. In the small models
-//! the last layers use the KV cache of earlier ones, and each layer has an embedding of the token (per-layer
-//! embeddings). In the MoE models each layer has experts in addition to a dense block.
+//! Hyperparameters of the architecture `gemma4`, read from GGUF metadata.
+//!
+//! Gemma 4. Layers with and without a sliding window have heads of different sizes. In the small models the last layers
+//! use the KV cache of earlier ones, and each layer has an embedding of the token (per-layer embeddings). In the MoE
+//! models each layer has experts in addition to a dense block.
 
 use super::rope;
 use super::{gemma, keys::Keys};

@@ -1,4 +1,6 @@
-//! `gpt2`: learned positions, LayerNorm, biases everywhere, GELU.
+//! Hyperparameters of the architecture `gpt2`, read from GGUF metadata.
+//!
+//! Learned positions, LayerNorm, biases everywhere, GELU.
 
 use super::keys::Keys;
 use super::rope;

@@ -1,5 +1,7 @@
-//! `gpt-oss`: OpenAI's MoE models with 20 and 120 billion parameters. Attention has sinks and, in every other layer,
-//! a sliding window. Experts have biases and a clamped gate.
+//! Hyperparameters of the architecture `gpt-oss`, read from GGUF metadata.
+//!
+//! OpenAI's MoE models with 20 and 120 billion parameters. Attention has sinks and, in every other layer, a sliding
+//! window. Experts have biases and a clamped gate.
 
 use super::rope::{self, Ramp};
 use super::{gemma2, keys::Keys};

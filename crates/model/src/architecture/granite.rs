@@ -1,5 +1,6 @@
-//! `granite`: the dense models of Granite 3 and 4, which are Llama with factors on embedding, scores, residuals and
-//! logits.
+//! Hyperparameters of the architecture `granite`, read from GGUF metadata.
+//!
+//! The dense models of Granite 3 and 4, which are Llama with factors on embedding, scores, residuals and logits.
 
 use super::rope;
 use super::{keys::Keys, llama};

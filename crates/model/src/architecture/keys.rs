@@ -72,7 +72,7 @@ impl<'a> Keys<'a> {
     ) -> Result<Option<Vec<usize>>, Error> {
         let numbers: Vec<u64> = match self.gguf.metadata().get(&self.key(name)) {
             Some(Value::Array(Array::U32(all))) => all.iter().map(|&n| n.into()).collect(),
-            // 0 stands for negative numbers, which are out of bounds too.
+            // Negative numbers become 0, which is out of bounds too.
             Some(Value::Array(Array::I32(all))) => {
                 all.iter().map(|&n| n.try_into().unwrap_or(0)).collect()
             }
@@ -308,7 +308,7 @@ impl<'a> Keys<'a> {
         self.window()?.ok_or_else(missing)
     }
 
-    /// For each layer, true if it has a sliding window: all but every `period`th, unless the file says otherwise.
+    /// For each layer, true if it has a sliding window: all but every `period`th, unless the file has its own pattern.
     pub(super) fn windowed(&self, layers: usize, period: usize) -> Result<Vec<bool>, Error> {
         let name = "attention.sliding_window_pattern";
         self.layer_flags([name, name], layers, period)

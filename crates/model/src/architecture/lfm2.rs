@@ -1,5 +1,6 @@
-//! `lfm2`: the dense models of LFM2. Most layers have a short convolution between gates, some have attention with QK
-//! norm.
+//! Hyperparameters of the architecture `lfm2`, read from GGUF metadata.
+//!
+//! The dense models of LFM2. Most layers have a gated short convolution, the others attention with QK norm.
 
 use super::keys::Keys;
 use super::rope;

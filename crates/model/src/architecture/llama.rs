@@ -1,5 +1,6 @@
-//! `llama`: Llama 1 to 3, Mistral, Mixtral, SmolLM and other models with the same layers. Biases and experts are
-//! optional.
+//! Hyperparameters of the architecture `llama`, read from GGUF metadata.
+//!
+//! Llama 1 to 3, Mistral, Mixtral, SmolLM and other models with the same layers. Biases and experts are optional.
 
 use super::keys::Keys;
 use super::rope;

@@ -1,4 +1,6 @@
-//! `mistral3`: Ministral 3. Beyond the training context, queries are scaled by a factor that grows with the position.
+//! Hyperparameters of the architecture `mistral3`, read from GGUF metadata.
+//!
+//! Ministral 3. Beyond the training context, queries are scaled by a factor that grows with the position.
 
 use super::{keys::Keys, llama};
 use crate::error::Result;

@@ -1,4 +1,6 @@
-//! `olmoe`: OLMoE. QK norm covers all heads together; the softmax over all experts is not normalised again.
+//! Hyperparameters of the architecture `olmoe`, read from GGUF metadata.
+//!
+//! OLMoE. QK norm covers all heads together; the softmax over all experts is not normalised again.
 
 use super::keys::Keys;
 use super::rope;

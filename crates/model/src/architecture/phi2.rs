@@ -1,4 +1,6 @@
-//! `phi2`: LayerNorm, biases everywhere, partial rotation, attention and feed-forward block in parallel.
+//! Hyperparameters of the architecture `phi2`, read from GGUF metadata.
+//!
+//! LayerNorm, biases everywhere, partial rotation, attention and feed-forward block in parallel.
 
 use super::keys::Keys;
 use super::rope;

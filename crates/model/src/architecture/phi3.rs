@@ -1,5 +1,7 @@
-//! `phi3`: Phi 3, 3.5 and 4. Queries, keys and values are one matrix, gate and up another; LongRoPE has divisors for
-//! short and for long contexts.
+//! Hyperparameters of the architecture `phi3`, read from GGUF metadata.
+//!
+//! Phi 3, 3.5 and 4. Queries, keys and values are one matrix, gate and up another; LongRoPE has divisors for short and
+//! for long contexts.
 
 use super::keys::Keys;
 use super::rope;

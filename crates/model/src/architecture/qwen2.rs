@@ -1,4 +1,6 @@
-//! `qwen2`: Qwen 2, Qwen 2.5, and the DeepSeek-R1 distillations of them. Queries, keys and values have biases.
+//! Hyperparameters of the architecture `qwen2`, read from GGUF metadata.
+//!
+//! Qwen 2, Qwen 2.5, and the DeepSeek-R1 distillations of them. Queries, keys and values have biases.
 
 use super::keys::Keys;
 use super::rope;

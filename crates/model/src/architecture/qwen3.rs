@@ -1,4 +1,6 @@
-//! `qwen3`: the dense models of Qwen 3. QK norm covers each head.
+//! Hyperparameters of the architecture `qwen3`, read from GGUF metadata.
+//!
+//! The dense models of Qwen 3. QK norm covers each head.
 
 use super::{keys::Keys, qwen2};
 use crate::error::Result;

@@ -1,6 +1,8 @@
-//! `qwen35`: the dense models of Qwen 3.5 and 3.6. Three layers of Gated DeltaNet follow each other, then one with
-//! gated attention and partial rotation. The file may end with a nextn layer for multi-token prediction (`mtp` in
-//! Qwen's checkpoints): a layer with attention, and tensors `nextn.*` for its input and output.
+//! Hyperparameters of the architecture `qwen35`, read from GGUF metadata.
+//!
+//! The dense models of Qwen 3.5 and 3.6. Three layers of Gated DeltaNet follow each other, then one with gated
+//! attention and partial rotation. The file may end with a nextn layer for multi-token prediction (`mtp` in Qwen's
+//! checkpoints): a layer with attention, and tensors `nextn.*` for its input and output.
 
 use super::keys::Keys;
 use super::qwen2;

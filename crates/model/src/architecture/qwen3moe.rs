@@ -1,5 +1,7 @@
-//! `qwen3moe`: the MoE models of Qwen 3, and Qwen3-Coder. Attention is that of `qwen3`; the weights of the selected
-//! experts are normalised to a sum of 1.
+//! Hyperparameters of the architecture `qwen3moe`, read from GGUF metadata.
+//!
+//! The MoE models of Qwen 3, and Qwen3-Coder. Attention is that of `qwen3`; the weights of the selected experts are
+//! normalised to a sum of 1.
 
 use super::{keys::Keys, qwen2};
 use crate::error::Result;

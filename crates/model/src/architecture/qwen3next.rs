@@ -1,4 +1,6 @@
-//! `qwen3next`: Qwen3-Next. Layers are those of `qwen35moe`, but adjacent value heads share a key head.
+//! Hyperparameters of the architecture `qwen3next`, read from GGUF metadata.
+//!
+//! Qwen3-Next. Layers are those of `qwen35moe`, but adjacent value heads share a key head.
 
 use super::{keys::Keys, qwen35moe};
 use crate::error::Result;

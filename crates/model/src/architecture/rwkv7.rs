@@ -1,5 +1,7 @@
-//! `rwkv7`: RWKV-7, without attention. The state of a layer is a matrix for each head, and the previous row of time
-//! mixing and of channel mixing.
+//! Hyperparameters of the architecture `rwkv7`, read from GGUF metadata.
+//!
+//! RWKV-7, without attention. The state of a layer is a matrix for each head, and the previous row of time mixing and
+//! of channel mixing.
 
 use super::keys::{Keys, MAX_EXTENT};
 use super::rope;

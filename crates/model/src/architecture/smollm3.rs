@@ -1,4 +1,6 @@
-//! `smollm3`: Llama without rotation in every fourth layer (NoPE).
+//! Hyperparameters of the architecture `smollm3`, read from GGUF metadata.
+//!
+//! Llama without rotation in every fourth layer (NoPE).
 
 use super::rope;
 use super::{keys::Keys, llama};

@@ -126,7 +126,7 @@ impl Builder<'_> {
         Ok(self.g.short_conv(x, weight, last)?)
     }
 
-    /// `x + difference * share`. Row `at` of the tensor, whose shape is `shape`, has the share of each column.
+    /// `x + difference * share`. Row `at` of the tensor `name` of shape `shape` contains the share of each column.
     pub(super) fn lerp(
         &mut self,
         name: &str,

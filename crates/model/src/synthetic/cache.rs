@@ -120,7 +120,7 @@ impl Spec {
         }
     }
 
-    /// Removes temporary files of killed processes. The caller holds the lock.
+    /// Removes temporary files of killed processes. Requires the lock.
     fn remove_leftovers(&self, cache_dir: &Path) {
         let prefix = format!(".{}.", self.file_name());
         let entries = fs::read_dir(cache_dir).into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
 //! Synthetic models: seeded random GGUF files with the shapes, vocabulary sizes and tensor types of real models, for
 //! machines without a model or a network.
 //!
-//! `synthetic:NAME:TYPE` names one. [`Spec::generate`] writes its file to a cache on first use. A name always stands
-//! for the same file, on any number of cores.
+//! `synthetic:NAME:TYPE` names one. [`Spec::generate`] writes its file to a cache on first use. A name always
+//! generates the same file, on any number of cores.
 //!
 //! The weights of large models are uniform noise, scaled so that activations keep an ordinary size; their text means
 //! nothing. The tiny Llama and Qwen3 models follow a planted rule (`planted`) and have a clear most likely token at

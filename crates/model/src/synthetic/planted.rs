@@ -348,7 +348,7 @@ impl<'a> Planter<'a> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let lookback = Lookback::new(shape, layer);
 
-        // Rows read the constant, or a random mixture of everything.
+        // Rows read the constant, or a random mix of everything.
         let mut query = Matrix::zero(shape.heads * head_dim, shape.dim);
         let mut keys = Matrix::zero(shape.kv_heads * head_dim, shape.dim);
         let constant = 1.0 / (gain * CONSTANT_SIZE);
@@ -478,7 +478,7 @@ impl Lookback {
             }
             // Slow pairs do not distinguish neighbours and get less weight; the fastest would make the score rise
             // again a few positions away. With these weights the score falls with each of five steps away from the
-            // distance and never comes near its maximum again.
+            // distance and stays far below its maximum after that.
             let quick = (8.0 * turn).clamp(0.05, 1.0).powf(0.25);
             let share = quick * if turn > 0.5 { 0.7 } else { 1.0 };
             // In total, one step away lowers the score by 13; soft attention is at least as far below.

@@ -38,7 +38,7 @@ pub(super) struct Shape {
     pub(super) experts: Option<Experts>,
     /// Gated DeltaNet in three of four layers: key heads, value heads, head size, taps of the convolution.
     pub(super) delta: Option<[usize; 4]>,
-    /// It has a nextn (MTP) layer in addition.
+    /// True if the model has a nextn (MTP) layer in addition.
     pub(super) nextn: bool,
     /// The embedding is also the output projection.
     pub(super) tied: bool,

@@ -1,4 +1,5 @@
-//! Names of synthetic models, and what each stands for.
+//! Names of synthetic models: parses `synthetic:NAME:TYPE@LAYERS` into a shape and a quantisation
+//! ([`Spec`]), and lists the valid names.
 
 use std::fmt;
 use std::io;
@@ -40,7 +41,7 @@ pub enum Error {
 pub struct Spec {
     pub(super) shape: Shape,
     pub(super) kind: Type,
-    /// It has fewer layers than the shape of this name.
+    /// True if the model has fewer layers than the named shape.
     cut: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The byte-level alphabet: one printable character for each of the 256 bytes.
 //!
-//! GPT-2 introduced it to store tokens of arbitrary bytes as text. The printable bytes of Latin-1 stand for
-//! themselves, the other 68 map to the characters from U+0100, in order. GGUF stores tokens and merges of `gpt2`
-//! vocabularies so.
+//! GPT-2 introduced it to store tokens of arbitrary bytes as text. The printable bytes of Latin-1 map to
+//! themselves, the other 68 to the characters from U+0100, in order. GGUF stores tokens and merges of `gpt2`
+//! vocabularies in this alphabet.
 
 pub(crate) fn char_of(byte: u8) -> char {
     let code = match byte {
@@ -14,7 +14,7 @@ pub(crate) fn char_of(byte: u8) -> char {
     char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte that `character` stands for, or `None` outside the alphabet.
+/// The byte that `character` represents, or `None` outside the alphabet.
 pub(super) fn byte_of(character: char) -> Option<u8> {
     let code = u32::from(character);
     let byte = match code {

@@ -162,7 +162,7 @@ impl Tokenizer {
         self.add_bos
     }
 
-    /// TokenKind of a token; `None` outside the vocabulary.
+    /// Kind of a token; `None` outside the vocabulary.
     pub(super) fn kind(&self, id: u32) -> Option<TokenKind> {
         self.kinds.get(id as usize).copied()
     }

@@ -71,7 +71,7 @@ impl Tokenizer {
     /// come only from the template, never from the text of a message.
     ///
     /// # Errors
-    /// As [`Self::encode_within`], whose memory bounds apply too.
+    /// As for [`Self::encode_within`]; the memory bounds apply too.
     pub fn encode_rendered(
         &self,
         rendered: &Rendered,

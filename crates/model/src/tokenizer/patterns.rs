@@ -110,7 +110,7 @@ impl PreTokeniser {
         Self { rule, whole_words: false, adds_bos: false }
     }
 
-    /// As in Llama 3 and Tekken.
+    /// Pre-tokeniser with whole words and BOS, as in Llama 3 and Tekken.
     const fn whole(rule: Rule) -> Self {
         Self { rule, whole_words: true, adds_bos: true }
     }

@@ -14,7 +14,7 @@ use super::special::TokenKind;
 use super::vocabulary::Vocabulary;
 use super::word::{MergeRule, NEVER};
 
-/// The character that stands for a space in tokens.
+/// The character that replaces a space in tokens.
 const SPACE: char = '\u{2581}';
 
 /// The id of a character that has no token.

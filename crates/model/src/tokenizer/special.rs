@@ -9,12 +9,12 @@ use super::error::Error;
 use super::vocabulary::Vocabulary;
 use crate::gguf::Strings;
 
-/// TokenKind of a token, from `tokenizer.ggml.token_type`.
+/// Kind of a token, from `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     /// A piece of text.
     Normal,
-    /// Stands for text that has no token.
+    /// Replaces text that has no token.
     Unknown,
     /// Steers the model (`<|eot_id|>`). Its name in a prompt is text, unless the caller parses special tokens.
     Control,

@@ -308,7 +308,7 @@ fn dropout(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     Ok(vec![x, Value::Device { elem: Elem::Bool, tensor: mask }])
 }
 
-/// Both operands on the device; a known scalar stays a constant.
+/// Loads both operands to the device; a known scalar stays a constant.
 fn operands(im: &mut Import, node: &Node<'_>) -> NodeResult<[Tensor; 2]> {
     let (a, b) = (node.input(0)?, node.input(1)?);
     let first = im.tensor(a)?;

@@ -68,7 +68,7 @@ fn gather(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     Ok(device(elem, im.g.reshape(made, &shape)?))
 }
 
-/// Coordinates cumulative_input one axis of a shape, `I32`, times `stride`.
+/// Coordinates along one axis of a shape, `I32`, times `stride`.
 fn coordinate(im: &mut Import, shape: &[usize], at: usize, stride: usize) -> NodeResult<Tensor> {
     let g = &mut im.g;
     let line = g.iota(shape[at]);
@@ -81,7 +81,7 @@ fn coordinate(im: &mut Import, shape: &[usize], at: usize, stride: usize) -> Nod
 }
 
 /// Flat indices into a tensor of shape `have`, one per element of `of`: its own coordinates, with
-/// the one cumulative_input axis `at` replaced by the index.
+/// the one along axis `at` replaced by the index.
 fn flat_indices(im: &mut Import, have: &[usize], of: &Value, at: usize) -> NodeResult<Tensor> {
     let shape = im.shape(of);
     let strides = row_major(have);

@@ -193,7 +193,7 @@ fn constant_of_shape(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>>
         None => (Elem::F32, 0.0),
     };
     let count = shape.iter().product::<usize>();
-    // The host knows small tensors; a large one is a constant, expanded on the device.
+    // Small tensors are computed on the host; a large one is a constant, expanded on the device.
     if count <= 4096 {
         return known(&shape, vec![value; count], elem);
     }
@@ -248,7 +248,7 @@ fn pad(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         Some(_) => node.known_integers(3, "axes")?,
         None => (0..have.len() as i64).collect(),
     };
-    // Beyond any axis; keeps the sums below in range.
+    // Larger than any axis. The limit prevents overflow of the sums below.
     if let Some(wide) = by.iter().find(|n| n.unsigned_abs() >= 1 << 31) {
         return Err(invalid(format!("pad {wide} is out of range")));
     }

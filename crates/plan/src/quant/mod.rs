@@ -54,7 +54,7 @@ fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), Error> {
 /// Dequantises stored elements, bit for bit like ggml's reference (except for NaN payloads).
 ///
 /// # Errors
-/// [`Error::NotReal`] for integer types, [`Error::Length`] unless `bytes` holds exactly `out.len()`
+/// [`Error::NotReal`] for integer types, [`Error::Length`] unless `bytes` contains exactly `out.len()`
 /// elements.
 pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     check(dtype, out.len(), bytes.len())?;
@@ -72,7 +72,7 @@ pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Err
 /// of an `i32`.
 ///
 /// # Errors
-/// [`Error::Length`] unless `bytes` holds exactly `out.len()` elements.
+/// [`Error::Length`] unless `bytes` contains exactly `out.len()` elements.
 pub fn widen(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     let bits = |value: i32| f32::from_bits(dtype.stored(value).cast_unsigned());
     check(dtype, out.len(), bytes.len())?;

@@ -101,7 +101,7 @@ pub(super) struct Client {
     pub(super) answer: Arc<EventFd>,
     /// Set when the client has disconnected.
     pub(super) disconnected: Arc<AtomicBool>,
-    /// The client's connection. Its end tells the client that the loop has failed.
+    /// The client's connection. Closing it notifies the client that the loop has failed.
     connection: UnixStream,
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum Part {
         id: String,
         name: String,
     },
-    /// More of the latest call's arguments, as JSON text.
+    /// Next part of the latest call's arguments, as JSON text.
     Arguments {
         index: usize,
         text: String,
@@ -38,7 +38,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// Returns an error for a cancelled generation: the client is gone, or the daemon stops.
+    /// Returns an error for a cancelled generation: the client has disconnected, or the daemon stops.
     pub(crate) fn of(finished: &Finished) -> Result<Self, Error> {
         match &finished.reason {
             FinishReason::End { .. } | FinishReason::Complete => Ok(Self::Stop),

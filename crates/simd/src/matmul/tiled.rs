@@ -138,7 +138,7 @@ struct ColumnRun<S: Simd> {
     done: usize,
     /// True if the two planes of a block are both used.
     both: bool,
-    /// Otherwise, the plane to use.
+    /// The plane to use otherwise.
     plane: usize,
 }
 

@@ -130,9 +130,9 @@ pub(crate) trait Simd: Copy {
     unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`, rounded once.
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// `if a > b { a } else { b }`: a NaN in either gives `b`.
+    /// `if a > b { a } else { b }`: a NaN in either operand yields `b`.
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
-    /// `if a < b { a } else { b }`: a NaN in either gives `b`.
+    /// `if a < b { a } else { b }`: a NaN in either operand yields `b`.
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
     /// The magnitude.
     unsafe fn abs(a: Self::F) -> Self::F;
@@ -146,7 +146,7 @@ pub(crate) trait Simd: Copy {
     unsafe fn sum(x: Self::F) -> f32;
     /// Maximum over lanes in the same tree, for values that are not NaN.
     unsafe fn max_lanes(x: Self::F) -> f32;
-    /// Nearest integer, ties to even. The input must be in range; a NaN gives any integer.
+    /// Nearest integer, ties to even. The input must be in range; a NaN yields any integer.
     unsafe fn round_i(x: Self::F) -> Self::I;
 
     /// `x` in every lane.
@@ -265,7 +265,7 @@ pub(crate) unsafe fn one_and_exp<S: Simd>(x: S::F) -> S::F {
     unsafe { S::add(S::splat(1.0), power_of_e::<S>(infinite_above_88::<S>(x), 0.0, 0)) }
 }
 
-/// Maps numbers above 88 to one whose power of two is infinite.
+/// Maps numbers above 88 to a number whose exponential overflows to infinity.
 ///
 /// # Safety
 ///
@@ -302,7 +302,7 @@ pub(crate) unsafe fn exp_over_power<S: Simd>(x: S::F, max: f32, power: i32) -> S
     }
 }
 
-/// The same, but numbers further below `max` may give any value of that magnitude.
+/// The same, but numbers further below `max` may yield any value of that magnitude.
 ///
 /// Range reduction by `ln 2` in two parts and a polynomial of degree 6. Taylor coefficients suffice: the remainder
 /// over `[-ln2/2, ln2/2]` is below 2^-26. Only the last step, which is exact, uses `power`.

@@ -5,7 +5,7 @@ use super::LANES;
 /// Products of small matrices of bytes.
 ///
 /// A *tile product* multiplies `ROWS` rows (at most 16) of `COLUMNS` activations (16 or 32) with as many columns of
-/// 16 matrix rows. Group `g` of 64 bytes holds columns `4g..4g+4` of all 16 rows. Bytes are signed, sums exact.
+/// 16 matrix rows. Group `g` of 64 bytes contains columns `4g..4g+4` of all 16 rows. Bytes are signed, sums exact.
 ///
 /// # Safety
 ///

@@ -558,27 +558,27 @@ fn require(word: &Bits, bit: u8) -> Result<(), Illegal> {
     if word.flag(bit) { Ok(()) } else { Err(Illegal::Field(bit)) }
 }
 
-/// An operand that is always shown.
+/// An operand that is always printed.
 pub(super) const fn show(what: What) -> Slot {
     Slot { what, show: Show::Always }
 }
 
-/// An operand that is never shown.
+/// An operand that is never printed.
 pub(super) const fn hide(what: What) -> Slot {
     Slot { what, show: Show::Never }
 }
 
-/// A predicate that is shown unless it is `PT`.
+/// A predicate that is printed unless it is `PT`.
 pub(super) const fn some(what: What) -> Slot {
     Slot { what, show: Show::UnlessTrue }
 }
 
-/// An operand that is shown only with a modifier.
+/// An operand that is printed only with a modifier.
 pub(super) const fn with(modifier: Modifier, what: What) -> Slot {
     Slot { what, show: Show::With(modifier) }
 }
 
-/// An operand that is shown only without a modifier.
+/// An operand that is printed only without a modifier.
 pub(super) const fn without(modifier: Modifier, what: What) -> Slot {
     Slot { what, show: Show::Without(modifier) }
 }

@@ -3,7 +3,7 @@
 //! One table row describes an operation: the low nine bits of its encoding, the forms of its
 //! flexible operand, and the fields of its modifiers and operands in the order of the assembly
 //! text. A row also fixes every other bit, so an instruction that is not fully understood is not
-//! decoded. The facts come from the vendor's disassembler and public descriptions of the encoding;
+//! decoded. Sources are the vendor's disassembler and public descriptions of the encoding;
 //! the vectors in `tests/data` compare them with the disassembler.
 
 mod field;

@@ -62,7 +62,7 @@ fn repeated(words: &[u64; LANES]) -> [u32; 2] {
 #[inline(always)]
 fn apply_there(registers: &mut [Lanes; 256], lane: &Lane, d: u8, sources: [u8; 3], p: u32) {
     let sources = sources.map(|index| &registers[usize::from(index)]);
-    // Most instructions take the first branch; the others would share a temporary in memory.
+    // Most instructions take the first branch. A common call would need a temporary in memory.
     registers[usize::from(d)] = match float::plainly_fused(lane, sources) {
         Some(values) => values,
         None => apply(lane, sources, p),

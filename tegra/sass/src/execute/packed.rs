@@ -147,7 +147,7 @@ fn finish(mode: Packed, value: f64) -> u16 {
     flushed(mode, if mode.brain { brain(value) } else { binary16(value) })
 }
 
-/// Flushes a denormal to zero of the same sign, if the mode says so.
+/// Flushes a denormal to zero of the same sign, if the mode requires it.
 #[inline(always)]
 fn flushed(mode: Packed, bits: u16) -> u16 {
     let exponent = if mode.brain { 0x7f80 } else { 0x7c00 };

@@ -86,7 +86,7 @@ fn convert(a: u64, from: Format, to: Format, round: Round, flushed: bool) -> u64
 /// Adjusts a result rounded to nearest to another rounding mode, given the remainder.
 fn directed(near: f64, rest: f64, round: Round) -> f64 {
     if !near.is_finite() {
-        // An overflow towards zero gives the greatest finite number.
+        // An overflow towards zero yields the greatest finite number.
         return near;
     }
     match round {

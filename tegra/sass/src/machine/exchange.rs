@@ -117,7 +117,7 @@ impl Warp {
         Ok(true)
     }
 
-    /// Reads values of other lanes. `limit` holds the last lane of a segment in bits 4:0 and the
+    /// Reads values of other lanes. `limit` contains the last lane of a segment in bits 4:0 and the
     /// segment mask in bits 12:8. Returns the values, the lanes whose source is in their segment,
     /// and the lanes whose source is inactive.
     pub(crate) fn shuffle(
@@ -184,7 +184,7 @@ impl Warp {
         }
     }
 
-    /// Loads 8x8 matrices of 16-bit elements. Eight lanes hold the row addresses of each matrix;
+    /// Loads 8x8 matrices of 16-bit elements. Eight lanes have the row addresses of each matrix;
     /// every lane receives two adjacent elements of a row or of a column.
     pub(crate) fn load_matrix<C: Strictness>(
         &mut self,

@@ -20,7 +20,7 @@ use crate::program::Program;
 /// Instructions after which a thread switches to another block, so that blocks can wait for each
 /// other.
 const BUDGET: u64 = 1 << 20;
-/// Largest number of blocks that a thread has started: as many as the SMs of an Orin hold.
+/// Largest number of unfinished blocks per thread: as many as fit on the SMs of an Orin.
 const RESIDENT: usize = 256;
 
 /// Options of a run.

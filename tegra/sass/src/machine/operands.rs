@@ -139,7 +139,7 @@ impl Warp {
         }
     }
 
-    /// Returns consecutive registers; `RZ` gives zeros.
+    /// Returns consecutive registers; `RZ` reads as zeros.
     pub(super) fn registers_at(&self, first: u8, count: u8) -> Cow<'_, [Lanes]> {
         let (at, count) = (usize::from(first), usize::from(count));
         match self.registers.get(at..at + count) {

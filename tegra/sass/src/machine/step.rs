@@ -14,7 +14,7 @@ use crate::program::{Effects, Step, UNIFORM, WRONG};
 /// Why a warp stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Its turn is over.
+    /// The warp's turn is over.
     Turn,
     /// All lanes wait.
     Blocked,

@@ -150,7 +150,7 @@ impl Warp {
         self.committed.clear();
     }
 
-    /// Returns the lanes for which a condition holds.
+    /// Returns the lanes for which a condition is true.
     #[inline(always)]
     pub(crate) fn holds(&self, condition: Condition) -> u32 {
         let index = usize::from(condition.index & 7);
@@ -262,7 +262,7 @@ impl Warp {
         self.release();
     }
 
-    /// Resumes groups whose wait is over.
+    /// Resumes groups that have finished waiting.
     pub(crate) fn release(&mut self) {
         let mut position = 0;
         while let Some(waiting) = self.waiting.get(position).copied() {

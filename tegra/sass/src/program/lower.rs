@@ -629,7 +629,7 @@ fn matrix_integer(view: &View<'_>) -> Option<Op> {
     let bit = Integer { bits: 1, signed: false };
     let kinds =
         if view.0.opcode == Opcode::Bmma { [bit; 2] } else { [types.next()?, types.next()?] };
-    // Each lane holds at least one register of a row.
+    // Each lane has at least one register of a row.
     if kinds[0].bits != kinds[1].bits || depth * u16::from(kinds[0].bits) < 128 {
         return None;
     }

@@ -163,7 +163,7 @@ fn control(view: &View<'_>) -> Option<Op> {
     }
 }
 
-/// One register holds the number in its low bits and the count above them if it is named twice;
+/// One register contains the number in its low bits and the count above them if it is named twice;
 /// otherwise the count has its own register.
 fn barrier_of_block(view: &View<'_>) -> Option<Op> {
     let id = Source { keep: 0xf, ..view.source(0, Number::Integer)? };

@@ -29,7 +29,7 @@ pub(crate) struct Step {
     pub(crate) class: Class,
     /// Source registers, if all sources are unmodified registers and no predicate is involved.
     registers: Option<[u8; 3]>,
-    /// Its register results are overwritten with [`WRONG`].
+    /// True if register results are overwritten with [`WRONG`].
     pub(crate) spoiled: bool,
 }
 

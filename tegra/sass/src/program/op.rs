@@ -85,7 +85,7 @@ pub(crate) enum Combine {
     Xor,
 }
 
-/// A relation: the set of outcomes (less, equal, greater, unordered) for which it holds.
+/// A relation: the set of outcomes (less, equal, greater, unordered) for which it is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Relation {
     pub(crate) less: bool,

@@ -99,7 +99,7 @@ impl View<'_> {
                 Immediate::Double(high) => (0, high),
                 Immediate::Signed(value) if self.has(Modifier::U32) => (value as u32, 0),
                 Immediate::Signed(value) => (value as u32, (value >> 32) as u32),
-                // As of a double, the upper word.
+                // The bits are the upper word of a double.
                 Immediate::Bits(high) => (0, high),
                 _ => return None,
             };
@@ -239,7 +239,7 @@ impl View<'_> {
     }
 
     pub(super) fn combine(&self) -> Combine {
-        // The comparison comes first, so the last of these words is meant.
+        // The comparison's modifiers precede the combination, so search from the end.
         match self
             .0
             .modifiers

@@ -53,6 +53,6 @@ fn event_serial(fd: RawFd) -> Option<u64> {
     };
     let text = std::str::from_utf8(text.get(..length)?).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?;
-    // Serial numbers start at 0, which means other files here.
+    // Serial numbers start at 0, but 0 represents files that are not events here.
     line.trim().parse::<u64>().ok().map(|id| id + 1)
 }

@@ -178,7 +178,7 @@ impl Files {
         self.table().files.get(&mapped.0)?.known.file()
     }
 
-    /// Records that a mapping is gone.
+    /// Records that a mapping was removed.
     pub(crate) fn unmapped(&self, mapped: &Mapped) {
         let mut table = self.table();
         if let Some(entry) = table.files.get_mut(&mapped.0) {

@@ -1,4 +1,4 @@
-//! `ioctl`: requests to the simulator's files go to the driver.
+//! `ioctl`: passes requests to the simulator's files to the simulated driver.
 
 use std::ffi::c_int;
 
@@ -13,7 +13,7 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize
     let simulated = world::with(|world| {
         let file = match world.files.find(fd)? {
             Known::Node(file, _) | Known::Object(file) | Known::Event(file) => file,
-            // The kernel handles requests to a dma-buf; a memory file knows none of them.
+            // The kernel handles requests to a dma-buf; a memfd supports none of them.
             Known::DmaBuf(_) => return Some(fail(libc::ENOTTY)),
         };
         let answer = world.orin.ioctl(file, request as u32, argument as u64);

@@ -1,4 +1,5 @@
-//! Class definitions: methods, their fields, and QMD fields.
+//! Constants of NVIDIA's hardware classes: addresses of methods, their bit fields, and the fields of
+//! the QMD.
 //!
 //! The build script generates them from NVIDIA's class headers `clc76f.h` (host), `clc7b5.h`
 //! (copy), `clc7c0.h` (compute) and `clc7c0qmd.h` (QMDV03_00) of the open-gpu-doc repository. They

@@ -1,4 +1,4 @@
-//! Numbers of objects that are alive, for leak checks.
+//! Counts of live objects, for leak checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -29,7 +29,7 @@ pub enum OpenFile {
     DmaBuf(Arc<DmaBuf>),
 }
 
-/// The program's table of file descriptors. It holds each [`DmaBuf`] as long as the program has an
+/// The program's table of file descriptors. It owns each [`DmaBuf`] as long as the program has an
 /// fd of it, and calls [`super::Orin::close`] when the last fd of a description is closed. The
 /// simulator calls it with locks held, so it must not call back.
 pub trait FdTable: Send + Sync {

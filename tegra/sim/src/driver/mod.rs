@@ -84,7 +84,7 @@ const RAM: u64 = 62_800 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     pub handles: usize,
-    /// dma-bufs held by a handle, an fd or a mapping.
+    /// dma-bufs referenced by a handle, an fd or a mapping.
     pub dma_bufs: usize,
     /// GPU mappings made by the program.
     pub mappings: usize,
@@ -237,7 +237,7 @@ impl Orin {
         }))
     }
 
-    /// Closes a description whose last reference is gone.
+    /// Closes a description after its last reference was dropped.
     pub fn close(&self, file: FileId) {
         match self.files.remove(file) {
             Some(File::Channel(channel)) => channel.close(),

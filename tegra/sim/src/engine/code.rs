@@ -95,7 +95,7 @@ struct Extent {
     at: usize,
     /// Furthest branch target.
     furthest: usize,
-    /// There was an indirect branch: only a branch to itself ends such a program.
+    /// True after an indirect branch: only a branch to itself ends such a program.
     indirect: bool,
 }
 

@@ -166,7 +166,7 @@ impl Replay {
         let header = bundle.header.clone();
         let checks = match (checks, &header.simulated) {
             (Some(checks), _) => checks,
-            // Only the checks of an SM.
+            // Bundle of real hardware: only the checks of an SM.
             (None, None) => Checks::Fast,
             (None, Some(Simulated { checks: name, .. })) => {
                 Checks::named(name).ok_or_else(|| ReplayError::Checks { name: name.clone() })?

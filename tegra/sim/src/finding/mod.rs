@@ -25,7 +25,7 @@ pub enum Severity {
     Silent,
     /// Hardware does not notice; the program works by luck.
     Lint,
-    /// Not yet a mistake.
+    /// Not a mistake by itself.
     Note,
 }
 

@@ -92,7 +92,7 @@ fn parse(line: &str) -> Result<(Rule, String), String> {
     Ok((rule, place.trim().to_owned()))
 }
 
-/// Returns whether a text matches a pattern, in which `*` stands for any bytes.
+/// Returns whether a text matches a pattern, in which `*` matches any bytes.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut seen) = (0, 0);
     // Position to resume from when the last star has to match more.

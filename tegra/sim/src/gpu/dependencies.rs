@@ -131,7 +131,7 @@ impl Dependencies {
         clock.drained = clock.serial;
     }
 
-    /// Closes a channel; the CPU knows that it does nothing any more.
+    /// Closes a channel: all of its accesses happen before later actions of the CPU.
     pub(crate) fn close(&mut self, channel: u16) {
         let Some(clock) = self.channels.get(&channel) else { return };
         join(&mut self.cpu, &clock.seen);

@@ -1,7 +1,7 @@
 //! Doorbell queue: passes tokens from a signal handler to the GPU's thread.
 //!
 //! Ringing takes no lock, allocates nothing and makes at most one system call, so it is safe in a
-//! signal handler. Tokens keep their order; if very many wait, further ones become a set of
+//! signal handler. The order of tokens is preserved; if very many wait, further ones become a set of
 //! channels, as on hardware. A waiting token of a closed channel does not apply to a later channel
 //! with the same number.
 
@@ -12,11 +12,11 @@ use std::time::Duration;
 use super::channel::userd;
 use crate::memory::DmaBuf;
 
-/// Number of tokens that keep their order.
+/// Number of queued tokens whose order is preserved.
 const SLOTS: usize = 1 << 12;
 /// Number of channels that a token can address.
 const CHANNELS: u32 = 1 << 12;
-/// Number of low bits of a slot that hold GP_PUT.
+/// Number of low bits of a slot that contain GP_PUT.
 const PUT_BITS: u32 = 33;
 /// Bits of a token: channel 11:0, runlist 22:16. Source: `dev_usermode` of TU104.
 const TOKEN_BITS: u32 = 0x007f_0fff;

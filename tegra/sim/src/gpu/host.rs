@@ -255,7 +255,7 @@ impl Channel {
         }
     }
 
-    /// Continues if the condition holds.
+    /// Continues if the condition is true.
     fn acquire(&mut self, core: &mut Core, acquire: Acquire) -> Flow {
         self.waited = true;
         let Acquire { address, payload, width, .. } = acquire;

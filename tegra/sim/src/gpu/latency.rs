@@ -6,7 +6,7 @@ use crate::trace::Work;
 /// Durations in ticks of the GPU's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// From a doorbell until the host unit reads the ring.
+    /// Ticks from a doorbell until the host unit reads the ring.
     pub doorbell: u64,
     pub entry: u64,
     pub method: u64,

@@ -355,7 +355,7 @@ impl Channel {
                     "ctxsw timeout: others have waited {waited_ms} ms for the compute engine, limit \
                      {limit_ms} ms"
                 );
-                // The bundle of the launch shows that the launch itself succeeds.
+                // Injected: a replay of the bundle succeeds, because the launch itself is correct.
                 let failure = Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message);
                 return Err(Failure { injected: true, ..failure });
             }

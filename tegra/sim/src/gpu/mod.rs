@@ -2,7 +2,7 @@
 //!
 //! A [`Gpu`] executes the work of channels on its own thread, concurrently with the CPU. It
 //! accesses memory only through [`Mmu`]s. A seed decides what hardware leaves undefined (which
-//! channel goes first, the latency of a doorbell, when unordered work runs), and time is virtual. A
+//! channel runs first, the latency of a doorbell, when unordered work runs), and time is virtual. A
 //! program that submits from one thread is reproducible within the limits of [`GpuConfig::hold`].
 //!
 //! A [`ComputeEngine`] runs shader code; without one, launches are only checked, ordered and

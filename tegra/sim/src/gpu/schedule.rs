@@ -1,15 +1,15 @@
 //! Scheduler over all channels and work, driven by the seed.
 //!
-//! Doorbells are processed one by one, each only when all earlier work is at rest, so that the
-//! timing of the host has no influence. With several channels some doorbells are delayed, so that
-//! later ones overtake them. The host unit's work of every channel of the TSG that has its turn and
-//! the work of its engines are interleaved at random, as far as no rule orders them. Channels of
+//! Doorbells are processed one by one, each only when all earlier work has finished or is blocked,
+//! so that the timing of the host has no influence. With several channels some doorbells are delayed, so that
+//! later ones overtake them. Within the TSG that has its turn, the host unit's work on each channel
+//! and the work of the engines are interleaved at random, unless a rule orders them. Channels of
 //! other runlists than the graphics engine's run concurrently.
 //!
 //! The work of one TSG does not delay doorbells of others: when a turn ends, doorbells of idle TSGs
-//! are processed. If no other TSG waits, a turn ends only with the timeslice, so the timing of the
-//! host is visible where a TSG works for longer; and, at most once in [`LOOK`], where turns are
-//! given up.
+//! are processed. If no other TSG waits, a turn ends only with the timeslice. The timing of the host
+//! is therefore visible in two cases: a TSG works for longer than a timeslice, or it yields its turn
+//! (at most once per [`LOOK`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const HELD: u64 = 4;
 const HOLD: u64 = 2;
 /// Largest number of methods that a channel executes in a row.
 const BURST: u64 = 8;
-/// Number of dequeued doorbells that keep their order.
+/// Number of dequeued doorbells whose order is preserved.
 const RUNG: usize = 1 << 12;
 /// Nanoseconds of work between two checks for doorbells if turns are shorter, so that programs that
 /// pass little work between TSGs are reproducible.
@@ -339,7 +339,7 @@ impl Machine {
         }
     }
 
-    /// Gives the engine to the next TSG with pending work.
+    /// Assigns the engine to the next TSG with pending work.
     fn pass(&mut self) -> bool {
         let now = self.core.clock.now();
         let holder = self.turns.holder();
@@ -357,7 +357,7 @@ impl Machine {
             return false;
         };
         if holder == Some(next) && !self.turns.is_leaving() {
-            // Its next doorbell was just processed, and no other TSG has work.
+            // The holder continues: its next doorbell was just processed, and no other TSG has work.
             return true;
         }
         match holder.filter(|holder| *holder != next) {

@@ -1,7 +1,7 @@
 //! Earlier contents of memory, for findings about rewritten memory and stale caches.
 //!
 //! Stores of the CPU are invisible, so contents are recorded and compared. The GPU's own writes are
-//! counted for each page, to tell the two apart.
+//! counted for each page, to distinguish the two.
 
 use std::collections::hash_map::Entry;
 use std::hash::Hasher;

@@ -1,11 +1,11 @@
 //! Compute engine switches between TSGs: waiting times of other clients, and the driver's timeouts.
 //!
-//! The unit of a TSG is the work that cannot be interrupted. Under [`Preemption::Wfi`] it is
-//! everything from its first launch until it has waited for idle or has nothing left to do; under
-//! [`Preemption::Cta`] a launch; under [`Preemption::Cilp`] nothing. Every 100 ms for which another
-//! client waits raise an interrupt. The driver adds them up for every channel of the TSG. It sees
-//! no progress of channels that submit in user mode, so their sum grows until the channel is
-//! closed; beyond the channel's limit the TSG is torn down. Source:
+//! A *unit* is work of a TSG that cannot be preempted. Under [`Preemption::Wfi`] it is everything
+//! from the first launch until the TSG has waited for idle or has no work left; under
+//! [`Preemption::Cta`] a launch; under [`Preemption::Cilp`] nothing. An interrupt is raised for
+//! every 100 ms for which another client waits. The driver adds these times up for every channel of
+//! the TSG. It sees no progress of channels that submit in user mode, so their sum grows until the
+//! channel is closed. If the sum exceeds the channel's limit, the driver tears the TSG down. Source:
 //! common/fifo/channel.c:nvgpu_channel_update_and_check_ctxsw_timeout.
 //!
 //! The other client is a desktop, if enabled, which renders a frame every 16 ms and needs a short

@@ -142,7 +142,7 @@ impl Turns {
         asked.map_or(self.until, |asked| asked.max(self.until))
     }
 
-    /// Gives the engine to the TSG at a position for its timeslice; returns the time of its
+    /// Assigns the engine to the TSG at a position for its timeslice; returns the time of its
     /// request, if known.
     pub(crate) fn give(&mut self, place: usize, now: u64) -> Option<u64> {
         let tsg = *self.runlist.get(place)?;

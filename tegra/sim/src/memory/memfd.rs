@@ -1,4 +1,4 @@
-//! The memfds behind dma-bufs, held outside of the program's table of file descriptors.
+//! The memfds behind dma-bufs, opened in a table of file descriptors other than the program's.
 //!
 //! A program may count its descriptors, run out of them, or close them all, so it must only see
 //! those that the driver returned. The simulator's descriptors are therefore in the tables of
@@ -148,8 +148,8 @@ impl Drop for Memfd {
     }
 }
 
-/// Gives the calling thread its own, empty table, so that files that the program closes are really
-/// closed.
+/// Unshares the calling thread's table of descriptors and empties it. Otherwise files that the
+/// program closes would stay open here.
 fn own_table() -> io::Result<()> {
     // SAFETY: no memory is passed; the thread uses none of the descriptors that it had.
     ok(unsafe {

@@ -119,7 +119,7 @@ impl DmaBuf {
     /// checked, because the program may unmap the pages. `InvalidInput` for a size of 0.
     pub fn over_user_pages(va: u64, bytes: u64) -> io::Result<Arc<Self>> {
         let bytes = whole_pages(bytes)?;
-        // An empty file gives the fd an identity, and a CPU mapping of it faults as nvmap's does.
+        // An empty file provides the fd's identity, and a CPU mapping of it faults as nvmap's does.
         let NewMemfd { file, inode, .. } = memfd::create(0)?;
         Ok(Self::over(Backing::Lent { va }, file, inode, bytes))
     }

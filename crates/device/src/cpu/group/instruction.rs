@@ -1,4 +1,4 @@
-//! Instructions and kernels, which groups of tensor operations are compiled to.
+//! Instruction set of fused groups: the instructions, and the kernels that consist of them.
 
 use super::source::Source;
 use plan::{Binary, Group, Plan, Reduce, Step, Unary};
@@ -71,7 +71,7 @@ pub(super) struct Reduction {
 
 /// Upper bound of a group's registers.
 pub(in crate::cpu) fn registers(plan: &Plan, group: &Group) -> usize {
-    // Two registers hold the `f64` sums of a reduction.
+    // Two registers contain the `f64` sums of a reduction.
     let of = |step: &Step| step.op.reads().len() + step.op.writes().len();
     plan.steps[group.steps.clone()].iter().map(of).sum::<usize>() + 2
 }

@@ -114,7 +114,7 @@ impl Kernel {
     ) -> Option<TileEpilogue> {
         let mut finish = TileEpilogue::default();
         let (mut x, mut rows) = (Location::At(place), HashMap::new());
-        // A sigmoid of the value that is not multiplied with it yet.
+        // A sigmoid of the value, before its multiplication with the value.
         let mut open = None;
         for (i, Instruction { action, reads, out }) in self.body.iter().enumerate() {
             if matches!(out, Location::At(_)) != (i + 1 == self.body.len()) {

@@ -1,4 +1,4 @@
-//! The used calls of the CUDA driver, as a trait: `super::library` implements it, and tests
+//! Trait of the CUDA driver calls that this backend uses: `super::library` implements it, and tests
 //! implement a fake driver.
 //!
 //! Handles belong to the driver and die with the context at the latest; `super::gpu` owns each and

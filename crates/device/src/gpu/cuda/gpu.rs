@@ -109,7 +109,7 @@ impl<H: Resource> Owned<H> {
 
 impl<H: Resource> Drop for Owned<H> {
     fn drop(&mut self) {
-        // Handles know their context, so they are released even if it cannot be made current.
+        // The driver finds a handle's context itself, so release even if it cannot be made current.
         let entered = self.gpu.enter().map(drop);
         let released = self.handle.release(&*self.gpu.driver);
         if let Err(fault) = entered.and(released) {

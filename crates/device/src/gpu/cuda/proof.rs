@@ -112,8 +112,8 @@ impl Trial {
             params,
             programmatic,
         };
-        // SAFETY: the parameters are the kernel's own, and every caller keeps the memory that they
-        // name until it has read what the launch wrote there.
+        // SAFETY: the parameters are the kernel's own, and every caller owns the memory that they
+        // refer to until it has read the launch's results from it.
         unsafe { self.gpu.enter()?.launch(&call, self.stream.get()) }
     }
 

@@ -17,7 +17,7 @@ use plan::{
     Attention, Caches, QkNorm, Queries, RopeKv, RopeStyle, Rows, Scalar, Scores, Temperature, View,
 };
 
-/// Attention blocks that keep the largest Orin busy.
+/// Number of attention blocks that fully occupy the largest Orin.
 const ATTENTION_BLOCKS: u32 = 256;
 /// Prefill attention blocks, two per SM, below which one block per row is faster.
 const PREFILL_ATTENTION_BLOCKS: u32 = 32;

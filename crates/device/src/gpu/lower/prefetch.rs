@@ -25,7 +25,7 @@ pub(super) fn set_prefetch(launches: &mut [Launch]) {
         let bytes = layout.bytes().min(MOST) as u32;
         match &mut last.params {
             Params::Project(p) => (p.next, p.next_bytes) = (first.weights, bytes),
-            // Decode attention, which rotates.
+            // Only decode attention that also applies RoPE.
             Params::Attention(p)
                 if p.table != 0 && matches!(last.kernel, Kernel::Attention { .. }) =>
             {

@@ -74,7 +74,7 @@ struct Chunk {
     shared_bytes: u32,
 }
 
-/// As many of the rows as one launch supports.
+/// The first rows, as many as one launch supports.
 fn chunk(weight: Weight, planes: u32, rows: Range<usize>, k: usize) -> Option<Chunk> {
     (1..=rows.len().min(PROJECT_ROWS)).rev().find_map(|take| {
         let kernel = Kernel::project(weight, u32::try_from(take).ok()?, planes)?;

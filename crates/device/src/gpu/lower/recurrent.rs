@@ -89,7 +89,7 @@ impl Lowering<'_> {
             key_size: count(heads.key_size)?,
             value_size: count(heads.value_size)?,
             grouped: u32::from(heads.grouped),
-            // A length of 1, as mean square of a norm.
+            // Normalising to length 1, expressed as an RMS norm.
             eps: step.eps.get() / size,
             query_scale: 1.0 / size,
             key_scale: 1.0 / size.sqrt(),

@@ -62,7 +62,7 @@ struct Compiler<'a, 'b> {
 
 /// Reason why a group cannot be launched.
 enum Refusal {
-    /// It exceeds the limits of one launch.
+    /// The group exceeds the limits of one launch.
     TooLarge,
     Error(crate::Error),
 }
@@ -119,7 +119,7 @@ impl Lowering<'_> {
             let code = jit::code(Kernel::Generated(group), tuning.target, &|| true);
             code.is_ok().then(|| (Kernel::Generated(group), group.grid(params)))
         };
-        // Without compiler the interpreter gives the same result more slowly.
+        // Without NVRTC the interpreter computes the same result more slowly.
         let heuristic = GroupVariant::of(params);
         let chosen = groups::variant(tuning.choices, params);
         made(chosen).or_else(|| (chosen != heuristic).then(|| made(heuristic))?).unwrap_or(listed)

@@ -98,7 +98,7 @@ pub(super) fn collect(scene: &Scene<'_>) -> Bundle {
     memory.take(wanted, header)
 }
 
-/// Name of the rule that the driver's error code stands for.
+/// Name of the rule that corresponds to the driver's error code.
 const fn rule(code: Option<ErrorCode>) -> &'static str {
     match code {
         None => "hang",

@@ -1,7 +1,7 @@
 //! A loaded model on the Orin's GPU.
 //!
 //! A step is one submission: the recorded body, the queue's tail, one doorbell. Steps of a
-//! submission are submitted at once; the ring keeps them in order.
+//! submission are submitted at once; the ring preserves their order.
 //!
 //! After a fault the channels are rebuilt and the interrupted step runs again. Caches and scratch
 //! are intact, and inputs that the plan advances are restored from the ring of sampled tokens, so a

@@ -30,7 +30,7 @@ struct Writing {
 }
 
 impl Keeper {
-    /// For a state directory, which is scanned now rather than during a fault.
+    /// Creates a writer for a state directory, which is scanned now rather than during a fault.
     pub(super) fn new(state: &Path) -> Self {
         let directory = Directory::of_state(state);
         let number = directory.next_number();

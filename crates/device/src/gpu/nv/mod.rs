@@ -63,7 +63,7 @@ enum Priority {
     /// Like any other program.
     #[default]
     Normal,
-    /// Gets its turn as often as possible; waiting polls memory and does not sleep.
+    /// Scheduled as often as possible; waiting polls memory and does not sleep.
     High,
 }
 

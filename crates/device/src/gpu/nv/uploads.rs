@@ -25,7 +25,7 @@ pub(super) struct Uploads {
 }
 
 impl Uploads {
-    /// For plans with up to `mailbox_bytes` of mailboxes.
+    /// Allocates the streams for plans with up to `mailbox_bytes` of mailboxes.
     pub(super) fn new(space: &AddressSpace, mailbox_bytes: u64) -> Result<Self> {
         let split = mailbox_bytes / (4 * u64::from(Upload::MAX_WORDS));
         let place = mailbox_bytes + 4 * UPLOAD_WORDS * (STAGED_WRITES as u64 + split);

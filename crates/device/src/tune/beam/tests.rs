@@ -1,3 +1,5 @@
+//! Tests of the beam search, on a bench with a known optimum.
+
 use super::*;
 use crate::tune::store::Tried;
 use crate::tune::{Candidates, Parameter, Scope};

@@ -1,4 +1,4 @@
-//! Atomic file updates: one writer at a time, by a lock file; new text goes to a temporary file, is
+//! Atomic file updates: one writer at a time, by a lock file; new text is written to a temporary file, is
 //! synced, and replaces the file by a rename.
 
 use std::fs::{self, File, OpenOptions, TryLockError};

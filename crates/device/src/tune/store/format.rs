@@ -33,7 +33,7 @@ pub struct Unusable {
 }
 
 impl Unusable {
-    /// Its case, if known.
+    /// Name of the case, if known.
     #[must_use]
     pub fn about(&self) -> String {
         let case = self.entry.get("case").cloned().map(Value::try_into::<CaseEntry>);

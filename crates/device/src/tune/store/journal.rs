@@ -1,6 +1,6 @@
 //! Journal of unfinished searches: a line of JSON per tried candidate, next to the store's file. An
-//! interrupted case continues from it; when a case is finished its lines are removed. No choice
-//! comes from the journal, so an unreadable line only costs work.
+//! interrupted case continues from it; when a case is finished its lines are removed. Choices are
+//! never read from the journal, so an unreadable line only costs work.
 
 use serde::{Deserialize, Serialize};
 

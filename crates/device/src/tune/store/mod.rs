@@ -5,7 +5,7 @@
 //!
 //! [`Store::read`] returns the usable entries and reasons for ignoring the others; [`Store::merge`]
 //! adds entries. Nothing is ever dropped: stale, invalid or damaged content is preserved and
-//! reported. Knowledge of kernels and their parameters comes from [`Declared`].
+//! reported. [`Declared`] describes kernels and their parameters.
 
 mod compare;
 mod disk;
@@ -94,7 +94,7 @@ pub struct Imported {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
     pub path: PathBuf,
-    /// Its contents, or why it is not used.
+    /// Contents, or the reason for ignoring the file.
     pub content: Result<File, String>,
 }
 

@@ -48,7 +48,7 @@ pub fn describe(choice: &Choice) -> String {
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
     Measured,
-    /// Count of the simulator, which says nothing about time on hardware.
+    /// Cycle count of the simulator, which does not predict time on hardware.
     Counted,
 }
 
@@ -99,7 +99,7 @@ pub struct Heuristic {
 pub enum Candidates {
     /// Machine code that is part of this program.
     Prebuilt,
-    /// Also code compiled on this machine by NVRTC of this version (major, minor).
+    /// Prebuilt code, and code compiled on this machine by NVRTC of this version (major, minor).
     Nvrtc(u32, u32),
     /// CPU kernels of this program.
     BuiltIn,

@@ -1,5 +1,5 @@
-//! `IQ1_M`: 256 values near -1, 0 or 1; one index and one shift per 8 values, one 3-bit scale per
-//! 16.
+//! Block layout and dequantiser of `IQ1_M`: 256 values near -1, 0 or 1; one index and one shift per
+//! 8 values, one 3-bit scale per 16.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,5 +1,5 @@
-//! `IQ1_S`: 256 values near -1, 0 or 1; one index per 8 values, one 3-bit scale and one shift per
-//! 32.
+//! Block layout and dequantiser of `IQ1_S`: 256 values near -1, 0 or 1; one index per 8 values, one
+//! 3-bit scale and one shift per 32.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

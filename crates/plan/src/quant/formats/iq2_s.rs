@@ -1,5 +1,5 @@
-//! `IQ2_S`: 256 values with one of three magnitudes; one index per 8 values, one 4-bit scale per
-//! 16.
+//! Block layout and dequantiser of `IQ2_S`: 256 values with one of three magnitudes; one index per
+//! 8 values, one 4-bit scale per 16.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

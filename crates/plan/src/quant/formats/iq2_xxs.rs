@@ -1,5 +1,5 @@
-//! `IQ2_XXS`: 256 values with one of three magnitudes; one index per 8 values, one 4-bit scale per
-//! 32.
+//! Block layout and dequantiser of `IQ2_XXS`: 256 values with one of three magnitudes; one index
+//! per 8 values, one 4-bit scale per 32.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

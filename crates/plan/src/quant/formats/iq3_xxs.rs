@@ -1,5 +1,5 @@
-//! `IQ3_XXS`: 256 values with one of eight magnitudes; one index per 4 values, one 4-bit scale per
-//! 32.
+//! Block layout and dequantiser of `IQ3_XXS`: 256 values with one of eight magnitudes; one index
+//! per 4 values, one 4-bit scale per 32.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

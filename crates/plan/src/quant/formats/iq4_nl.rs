@@ -1,4 +1,5 @@
-//! `IQ4_NL`: 32 indices into 16 non-uniform levels, with one scale.
+//! Block layout, dequantiser and quantiser of `IQ4_NL`: 32 indices into 16 non-uniform levels, with
+//! one scale.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

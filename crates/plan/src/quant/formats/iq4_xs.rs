@@ -1,4 +1,5 @@
-//! `IQ4_XS`: 256 indices into the levels of `IQ4_NL`, in 8 sub-blocks with a 6-bit scale each.
+//! Block layout, dequantiser and quantiser of `IQ4_XS`: 256 indices into the levels of `IQ4_NL`, in
+//! 8 sub-blocks with a 6-bit scale each.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -77,7 +77,7 @@ pub(super) fn join(codes: &[u8; SUPER_BLOCK]) -> [u8; SUPER_BLOCK / 2] {
     qs
 }
 
-/// Scales and minima as stored, and the codes to go with them.
+/// Scales and minima as stored, and the codes that belong to them.
 pub(super) struct Fitted<const SUBS: usize> {
     pub(super) d: [u8; 2],
     pub(super) dmin: [u8; 2],

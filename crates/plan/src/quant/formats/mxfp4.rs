@@ -1,4 +1,5 @@
-//! `MXFP4`: 32 numbers of 4 bits (E2M1) with a power of two for a scale (E8M0), the OCP Microscaling format.
+//! Block layout, dequantiser and quantiser of `MXFP4`: 32 numbers of 4 bits (E2M1) with a power of
+//! two for a scale (E8M0), the OCP Microscaling format.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

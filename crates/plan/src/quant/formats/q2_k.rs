@@ -1,4 +1,5 @@
-//! `Q2_K`: 256 two-bit values in 16 sub-blocks, with a 4-bit scale and minimum each.
+//! Block layout, dequantiser and quantiser of `Q2_K`: 256 two-bit values in 16 sub-blocks, with a
+//! 4-bit scale and minimum each.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

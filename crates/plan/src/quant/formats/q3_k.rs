@@ -1,4 +1,5 @@
-//! `Q3_K`: 256 three-bit values, offset 4, in 16 sub-blocks with a 6-bit scale each.
+//! Block layout, dequantiser and quantiser of `Q3_K`: 256 three-bit values, offset 4, in 16
+//! sub-blocks with a 6-bit scale each.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,4 +1,4 @@
-//! `Q4_0`: 32 nibbles, offset 8, with one scale.
+//! Block layout, dequantiser and quantiser of `Q4_0`: 32 four-bit values, offset 8, with one scale.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,4 +1,4 @@
-//! `Q4_1`: 32 nibbles with one scale and one offset.
+//! Block layout, dequantiser and quantiser of `Q4_1`: 32 nibbles with one scale and one offset.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

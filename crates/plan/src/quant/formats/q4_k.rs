@@ -1,4 +1,5 @@
-//! `Q4_K`: 256 nibbles in 8 sub-blocks, with a 6-bit scale and minimum each.
+//! Block layout, dequantiser and quantiser of `Q4_K`: 256 nibbles in 8 sub-blocks, with a 6-bit
+//! scale and minimum each.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,4 +1,5 @@
-//! `Q5_0`: 32 five-bit values, offset 16, with one scale.
+//! Block layout, dequantiser and quantiser of `Q5_0`: 32 five-bit values, offset 16, with one
+//! scale.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,4 +1,5 @@
-//! `Q5_1`: 32 five-bit values with one scale and one offset.
+//! Block layout, dequantiser and quantiser of `Q5_1`: 32 five-bit values with one scale and one
+//! offset.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

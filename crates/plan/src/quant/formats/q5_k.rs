@@ -1,4 +1,5 @@
-//! `Q5_K`: 256 five-bit values in 8 sub-blocks, with a 6-bit scale and minimum each.
+//! Block layout, dequantiser and quantiser of `Q5_K`: 256 five-bit values in 8 sub-blocks, with a
+//! 6-bit scale and minimum each.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,4 +1,5 @@
-//! `Q6_K`: 256 six-bit values, offset 32, in 16 sub-blocks with an 8-bit scale each.
+//! Block layout, dequantiser and quantiser of `Q6_K`: 256 six-bit values, offset 32, in 16
+//! sub-blocks with an 8-bit scale each.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

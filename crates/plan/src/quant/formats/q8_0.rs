@@ -1,4 +1,4 @@
-//! `Q8_0`: 32 signed bytes with one scale.
+//! Block layout, dequantiser and quantiser of `Q8_0`: 32 signed bytes with one scale.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,4 +1,5 @@
-//! `TQ1_0`: 256 values of -1, 0 or 1, five to a byte, with one scale.
+//! Block layout, dequantiser and quantiser of `TQ1_0`: 256 values of -1, 0 or 1, five to a byte,
+//! with one scale.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,4 +1,5 @@
-//! `TQ2_0`: 256 values of -1, 0 or 1 in two bits each, with one scale.
+//! Block layout, dequantiser and quantiser of `TQ2_0`: 256 values of -1, 0 or 1 in two bits each,
+//! with one scale.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,4 +1,4 @@
-//! Table rows: branches, barriers, traps.
+//! Rows of the decoding table: branches, barriers, traps.
 
 use super::words::row;
 use crate::decode::field::{
@@ -59,7 +59,7 @@ pub(super) const TABLE: &[Encoding] = &[
         when = Some((78, 1, 0)), fixed = &[(79, 1, 0)]),
     row!(Bar 0x11d &[4], [choice(77, 2, &[Sync, Arv]), BLOCKING], [NUMBER, show(Reg(32))],
         when = Some((78, 1, 0)), fixed = &[(79, 1, 0)]),
-    // One register holds the barrier number and, in its upper bits, the count.
+    // One register contains the barrier number and, in its upper bits, the count.
     row!(Bar 0x11d &[1], [choice(77, 2, &[Sync, Arv]), BLOCKING], [show(Reg(32)), show(Reg(32))],
         when = Some((78, 1, 0)), fixed = &[(79, 1, 0)]),
     row!(Bar 0x11d &[5], [word(&[Red]), REDUCTION, BLOCKING], [NUMBER, COUNT, show(Q(87, 90))],

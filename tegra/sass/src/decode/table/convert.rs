@@ -1,4 +1,4 @@
-//! Table rows: conversions.
+//! Rows of the decoding table: conversions.
 
 use super::words::*;
 use crate::decode::field::{

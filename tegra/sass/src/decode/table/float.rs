@@ -1,4 +1,4 @@
-//! Table rows: single and double precision.
+//! Rows of the decoding table: single and double precision.
 
 use super::words::*;
 use crate::decode::field::{Choice, Encoding, Kind, What, choice, flag, show, word};

@@ -1,4 +1,4 @@
-//! Table rows: integers, bits and moves.
+//! Rows of the decoding table: integers, bits and moves.
 
 use super::words::*;
 use crate::decode::field::{

@@ -1,4 +1,4 @@
-//! Table rows: loads, stores, atomics, fences.
+//! Rows of the decoding table: loads, stores, atomics, fences.
 
 use super::words::row;
 use crate::decode::field::{

@@ -1,4 +1,4 @@
-//! Table rows: packed halves.
+//! Rows of the decoding table: packed halves.
 
 use super::words::*;
 use crate::decode::field::{Choice, Encoding, Kind, Show, Slot, What, choice, flag, show, word};

@@ -1,4 +1,4 @@
-//! Table rows: uniform registers.
+//! Rows of the decoding table: uniform registers.
 
 use super::words::*;
 use crate::decode::field::{

@@ -1,4 +1,4 @@
-//! Table rows: shuffles, votes, matrices, special registers.
+//! Rows of the decoding table: shuffles, votes, matrices, special registers.
 
 use super::words::ROUND;
 use super::words::row;

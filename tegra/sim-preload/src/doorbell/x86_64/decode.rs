@@ -148,7 +148,7 @@ fn operation(code: &iced_x86::Instruction) -> Option<Operation> {
         }
         (M::Cmp, _) => arithmetic(Arithmetic::Compare),
         (M::Test, Side::Memory) => arithmetic(Arithmetic::Test),
-        // With memory on the left these write it as well.
+        // Only with a register destination: with a memory destination these also write memory.
         (M::Add, Side::Register) => arithmetic(Arithmetic::Add),
         (M::Or, Side::Register) => arithmetic(Arithmetic::Or),
         (M::And, Side::Register) => arithmetic(Arithmetic::And),

@@ -188,7 +188,7 @@ impl Channel {
         self.service.set_unserviceable(true);
     }
 
-    /// Closes the channel when the last reference to its fd is gone. Source:
+    /// Closes the channel when the last reference to its fd is dropped. Source:
     /// common/fifo/channel.c:channel_free.
     pub(super) fn close(&self) {
         let mut state = self.state();

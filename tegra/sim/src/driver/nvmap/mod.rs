@@ -336,7 +336,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reports the parameters of a handle; other fields keep the program's values. Source:
+    /// Reports the parameters of a handle; other fields are left as the program set them. Source:
     /// nvmap_ioctl.c:nvmap_ioctl_get_handle_parameters.
     fn parameters(&self, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, PARAMETERS)?;

@@ -16,7 +16,7 @@ enum Body {
 
 #[derive(Debug)]
 pub(super) struct Harmony {
-    /// There are tools to call.
+    /// True if the request has tools.
     calls: bool,
     /// Kind of the current message; `None` inside of a header.
     body: Option<Body>,

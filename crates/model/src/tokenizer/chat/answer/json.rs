@@ -74,7 +74,7 @@ enum Position {
 /// Reader of an object.
 #[derive(Debug)]
 pub(super) struct JsonCall {
-    /// It is a call with any name, not only with that of one of the request's tools.
+    /// True if a call may have any name, not only that of one of the request's tools.
     any: bool,
     at: Position,
     key: String,

@@ -55,7 +55,7 @@ enum State {
         reader: Reader,
         /// Number of bytes of the buffer that the reader has consumed.
         seen: usize,
-        /// It certainly is a call; consumed bytes are then removed from the buffer.
+        /// True if the text certainly is a call; consumed bytes are then removed from the buffer.
         certain: bool,
     },
     Harmony(Harmony),

@@ -43,7 +43,7 @@ pub(super) enum Read {
 pub(super) struct Tools(Vec<(String, Json)>);
 
 impl Tools {
-    /// From tools in the format of templates.
+    /// Reads tools in the format of templates.
     pub(super) fn new(tools: &[Json]) -> Self {
         let tool = |tool: &Json| {
             let function = tool.get("function")?;

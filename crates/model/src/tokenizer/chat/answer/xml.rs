@@ -45,7 +45,7 @@ impl Xml {
                 if !ends && may_begin(rest, &[PARAMETER, END_FUNCTION]) {
                     return Read::More(at);
                 }
-                // The text so far is a call, whatever follows.
+                // The text so far is already a complete call.
                 let close = if self.parameters == 0 { "{}" } else { "}" };
                 emit(out, Piece::Arguments(close.into()));
                 return Read::Done(if ends { begins + END_FUNCTION.len() } else { at });
@@ -81,7 +81,7 @@ fn json(value: &str, schema: Option<&Json>) -> String {
         other => other,
     };
     match serde_json::from_str::<&RawValue>(python) {
-        // Unchanged, without reformatting.
+        // Copies the JSON without reformatting it.
         Ok(read) if !is_text => read.get().to_owned(),
         _ => Json::from(value).to_string(),
     }
