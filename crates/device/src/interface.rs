@@ -39,7 +39,7 @@ pub enum Part {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Short name for `--backend`, one of [`NAMES`].
+    /// Short name for `--backend`, one of [`NAMES`](crate::NAMES).
     pub name: &'static str,
     /// Description for users: processor, instruction set.
     pub description: String,

@@ -5,7 +5,7 @@
 //! once and submitted repeatedly; a [`Ticket`] identifies submitted steps. Inputs that change per
 //! token are in the plan's mailboxes, in device memory; sampled tokens are returned through a ring.
 //! The device owns KV storage; the engine assigns slots and KV cache blocks. A device declares
-//! tuning parameters as [`Space`]s ([`Tunable`]) and receives choices in the [`Request`].
+//! tuning parameters as `Space`s ([`Tunable`]) and receives choices in the [`Request`].
 //!
 //! Rules of every device (enforced by `ledger`, tested by `contract`):
 //!

@@ -250,7 +250,7 @@ pub(crate) const ROW_BLOCK: u32 = 256;
 /// Rows and columns of a `tensor_matmul` block.
 const TENSOR_SIDE: u32 = 32;
 
-/// Grid of `tensor`: a thread per element or per reduced column, [`ROW_LANES`] threads per reduced
+/// Grid of `tensor`: a thread per element or per reduced column, `ROW_LANES` threads per reduced
 /// row.
 #[must_use]
 pub fn tensor_grid(params: &TensorParams) -> Grid {

@@ -10,7 +10,7 @@ impl Graph {
     /// turns views into strides, and tags each step with its composite.
     ///
     /// # Errors
-    /// [`Error::Plan`] if the result is invalid, which is a bug in a definition.
+    /// `Error::Plan` if the result is invalid, which is a bug in a definition.
     pub fn lower(&self, bucket: Bucket) -> Result<Plan> {
         let plan = lower(self, bucket);
         plan.validate()?;

@@ -1,7 +1,7 @@
 //! Matrix products of packed weights and activation rows.
 //!
 //! One weight block (16 rows by 32 columns) is unpacked into registers and multiplied with every activation row of
-//! a tile (L2, up to [`TILE`] rows). With one row (decode) the kernel is a stream over the packed bytes. With many
+//! a tile (L2, up to `TILE` rows). With one row (decode) the kernel is a stream over the packed bytes. With many
 //! rows (prefill) the sums are in the first-level cache and the tile's activations in the second-level cache;
 //! integer dot products are the limit.
 //!
