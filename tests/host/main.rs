@@ -3,7 +3,7 @@
 //! ([`orind_testing::program::again`]).
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
 
 mod adapters;
 mod allocation;

@@ -86,7 +86,9 @@ impl Write for Log {
 
 /// Number of log lines that report a missing bundle.
 fn complaints() -> usize {
-    String::from_utf8_lossy(&LOG.lock()).matches("the GPU fault left no bundle").count()
+    String::from_utf8_lossy(&LOG.lock())
+        .matches("the GPU fault cannot write a GPU fault bundle")
+        .count()
 }
 
 /// Command that runs the steps with these faults.
