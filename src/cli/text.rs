@@ -1,4 +1,4 @@
-//! Formatting helpers of several commands: numbers, times, tables, JSON.
+//! Text formatting shared by commands: numbers, times, tables, JSON.
 
 use std::io::{self, Write};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Registry of formats, one file each, and the helpers that several of them share.
+//! Registry of formats, one file each, and functions that several of them share.
 
 mod grids;
 mod iq4;

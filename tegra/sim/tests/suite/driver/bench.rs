@@ -1,4 +1,4 @@
-//! Test bench: a device, a table of descriptors, and helpers for common objects.
+//! Test bench: a device, a table of descriptors, and constructors of common objects.
 
 use std::collections::BTreeMap;
 use std::io;
