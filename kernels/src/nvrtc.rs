@@ -232,7 +232,7 @@ struct Live<'a> {
 
 impl Drop for Live<'_> {
     fn drop(&mut self) {
-        // Nothing can be done if it fails.
+        // A failure leaves only memory behind, so it is ignored.
         let _ = call!(self.compiler, nvrtcDestroyProgram(&raw mut self.program));
     }
 }

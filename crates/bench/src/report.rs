@@ -106,7 +106,7 @@ pub struct Machine {
     pub kernel: Option<String>,
     /// Number of cores that this process may use.
     pub cores: usize,
-    /// Those cores, in the kernel's list format: `0-3,8`.
+    /// Usable cores, in the kernel's list format: `0-3,8`.
     #[serde(default)]
     pub affinity: Option<String>,
     /// Frequency governor of the first core.

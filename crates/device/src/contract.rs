@@ -428,7 +428,7 @@ fn staged_writes_are_limited(device: &dyn Device) {
     let one = |s: &mut Session, at: usize, value: f32| {
         s.instance.write(s.copy, x, at, Data::F32(&[value]))
     };
-    // Nothing is staged while nothing is in flight.
+    // A write takes effect at once while no submission is in flight.
     for at in 0..2 * STAGED_WRITES {
         one(&mut s, at, 1.0).unwrap();
     }

@@ -39,7 +39,7 @@ impl DraftModel {
     /// is empty until at most [`FEW`] tokens are left to evaluate.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) fn draft(
         &mut self,
         tokens: &[u32],

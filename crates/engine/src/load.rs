@@ -112,7 +112,7 @@ fn fit(
 /// in its current state. Runs nothing on a device, and does not create the file of a synthetic model.
 ///
 /// # Errors
-/// Those of the load.
+/// Errors of the load.
 pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     model_files::check_ranges(spec)?;
     let name = synthetic::resolve(&spec.model, &spec.models_dir);

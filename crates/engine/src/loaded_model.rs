@@ -45,7 +45,7 @@ impl LoadedModel {
     /// [`DraftModel::draft`], or else with the nextn layer. A draft model that fails is dropped.
     ///
     /// # Errors
-    /// Those of the device while the nextn layer runs.
+    /// Errors of the device while the nextn layer runs.
     pub(super) fn draft(
         &mut self,
         slot: u32,

@@ -1,5 +1,5 @@
 //! The machine for the head of a profile, from telemetry: release, board, power mode, clocks.
-//! Nothing that identifies one board.
+//! Serial numbers and other identifiers of one board are left out.
 
 use std::collections::BTreeMap;
 

@@ -43,7 +43,7 @@ impl Profile {
     /// Reads a file.
     ///
     /// # Errors
-    /// Those of [`Profile::parse`], with the file's name.
+    /// Errors of [`Profile::parse`], with the file's name.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let io = |source| Error::Io { path: path.into(), source };
         let mut bytes = Vec::new();

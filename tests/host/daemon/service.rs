@@ -132,7 +132,7 @@ fn a_service_without_its_model_is_ready() {
     assert_eq!(daemon.get("/health").error(), (503, "load_failed".into()));
 }
 
-/// Without a service manager, nobody would load another model, unless the daemon is told to wait.
+/// Without a service manager, only `--wait` keeps a daemon without a model running.
 #[test]
 fn without_a_model_and_a_service_manager_the_daemon_ends() {
     let dir = tempfile::tempdir().unwrap();

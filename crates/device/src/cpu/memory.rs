@@ -149,7 +149,7 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// Nothing runs on this memory meanwhile; the table has these entries.
+    /// The caller runs no kernel on this memory meanwhile; the table has these entries.
     unsafe fn set_table(&self, at: usize, entries: &[u32]) {
         // SAFETY: the caller's contract; the buffer is aligned for them.
         unsafe {
@@ -161,7 +161,7 @@ impl Memory {
     /// Assigns blocks to a slot.
     ///
     /// # Safety
-    /// Nothing runs on this memory meanwhile.
+    /// The caller runs no kernel on this memory meanwhile.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a slot or block that is not there, or too many of them.
@@ -175,7 +175,7 @@ impl Memory {
     /// Copies one KV part to another.
     ///
     /// # Safety
-    /// Nothing runs on this memory meanwhile.
+    /// The caller runs no kernel on this memory meanwhile.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a part that is not there.
@@ -196,7 +196,7 @@ impl Memory {
     /// Copies a KV part to `out`.
     ///
     /// # Safety
-    /// Nothing runs on this memory meanwhile.
+    /// The caller runs no kernel on this memory meanwhile.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a part that is not there, or another length.

@@ -167,7 +167,7 @@ fn prove(
     let mut note = |note: Note<'_>| {
         shared.load_beats.beat();
         match note {
-            // Nothing runs between two steps, so the next start does not blame the device.
+            // The device is idle between two steps, so the next start does not blame the device.
             Note::Begins(_) if shared.state() == State::Stopping => {
                 let reason = "the daemon was stopped in first light".to_owned();
                 unwritten = Some(reason.clone());

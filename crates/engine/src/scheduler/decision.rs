@@ -27,7 +27,7 @@ pub(super) enum Work {
 /// The kind of the next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Nothing can be submitted until a step finishes or a request arrives.
+    /// Wait: no step can be submitted until a step finishes or a request arrives.
     Wait,
     /// The next chunk of the prompt of the sequence at this index.
     Prompt(usize),

@@ -390,7 +390,7 @@ impl Instance for CudaInstance {
 
 impl Drop for CudaInstance {
     fn drop(&mut self) {
-        // Nothing may run while memory is released. A lost context fails here too.
+        // Memory is released after all work has ended. A lost context fails here too.
         for stream in [self.steps.get(), self.reads.get()] {
             if let Err(fault) = self.gpu.enter().and_then(|driver| driver.synchronize(stream)) {
                 tracing::debug!(%fault, "a CUDA stream at its end");
