@@ -104,6 +104,7 @@ impl Isa {
     }
 
     /// Scalar code with a software model of a matrix unit: computes what `amx` computes, on any machine, slowly.
+    #[cfg(feature = "modelled")]
     #[must_use]
     pub const fn modelled() -> Self {
         Self { vectors: Vectors::Scalar, tiles: true }
@@ -114,6 +115,7 @@ impl Isa {
     /// # Safety
     ///
     /// On x86-64 this process may use AMX, or a signal handler emulates it.
+    #[cfg(feature = "modelled")]
     #[must_use]
     pub const unsafe fn with_tiles(self) -> Self {
         Self { tiles: true, ..self }

@@ -4,12 +4,14 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::block::{Block, add_block, operands};
+use super::gemm::gemm_tile;
 use super::product::{Product, Q8Activations, TOO_WIDE, ends_leaf, finish, fits, prefetch};
 use crate::activations;
 use crate::format::{Factors, Quant};
 use crate::vector::Simd;
 
-/// Matrix-vector product: streams the weights, with sums in registers.
+/// Matrix-vector product: streams the weights, with sums in registers. Scalar code, which has no registers for them,
+/// shares the loops of [`gemm_tile`].
 #[inline(always)]
 pub(super) unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
     p: &Product<'_>,
@@ -19,6 +21,10 @@ pub(super) unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
 ) {
     if const { !fits::<S, G>() } {
         unreachable!("{TOO_WIDE}");
+    }
+    if const { S::ACCUMULATORS == 1 } {
+        // SAFETY: the caller's contract.
+        return unsafe { gemm_tile::<S, Q, G, 1>(p, x, first, row..row + 1) };
     }
     // SAFETY: as in `gemm_tile`.
     unsafe {

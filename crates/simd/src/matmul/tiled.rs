@@ -34,6 +34,9 @@ const BLOCKS: usize = LEAF / BLOCK;
 /// Most tile products of a column run: half blocks, or two planes of blocks.
 const PRODUCTS: usize = 2 * BLOCKS;
 
+/// Panic message for instruction sets without kernels for a matrix unit.
+const NOT_TILED: &str = "an instruction set has a matrix unit only if kernels for it are compiled";
+
 /// [`BLOCKS`] blocks of a row group.
 #[repr(C, align(64))]
 struct Unpacked<S: Simd> {
@@ -301,6 +304,9 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
     x: Q8Activations,
     rows: Range<usize>,
 ) {
+    if const { !S::TILED } {
+        unreachable!("{NOT_TILED}");
+    }
     // SAFETY: the weights are the layout's size, the activations cover its columns; the row groups and the rows are
     // the product's. All scratch is written before it is read.
     unsafe {

@@ -19,6 +19,7 @@ impl Simd for Avx512 {
     type B = __m512i;
     const ACCUMULATORS: usize = 16;
     type Tiles = Amx;
+    const TILED: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {

@@ -59,6 +59,9 @@ pub(crate) trait Simd: Copy {
     const ACCUMULATORS: usize;
     /// The matrix unit of this instruction set, or a software model of one.
     type Tiles: Tiles;
+    /// True if kernels for the matrix unit are compiled. No machine has one beside these vectors otherwise: only tests
+    /// do, with a model of the unit.
+    const TILED: bool = cfg!(feature = "modelled");
 
     /// `x` in every lane.
     unsafe fn splat(x: f32) -> Self::F;
