@@ -96,7 +96,7 @@ fn load(backend: &str) -> Handle {
     let handle = Handle::start(Settings { queue_limit: 4 }).unwrap();
     let mut events = handle.load(LoadSpec {
         model: "synthetic:tiny-llama:q6_k".into(),
-        backend: backend.into(),
+        backend: backend.parse().unwrap(),
         context: TOKENS as usize + 8,
         prefill_chunk: CHUNK,
         ..LoadSpec::default()

@@ -224,7 +224,7 @@ fn workload(args: &args::Compare, model: &Model, terminal: &Terminal) -> Result<
         file_type: mix::name_of(model.gguf()).to_owned(),
         vocabulary,
         tests,
-        device: args.backend.clone(),
+        device: args.backend.to_string(),
         threads: args.threads.unwrap_or(cores),
         seed: args.seed,
         prompt: args.first_prompt,

@@ -15,6 +15,7 @@ use super::terminal::Terminal;
 use super::text;
 use analysis::{Difference, Gate, Records, Verdict};
 use bench::{self, Kind, Manifest, Progress, Report, Spec};
+use config::Backend;
 
 /// Default test for alternating runs: short, because it is repeated often.
 const PROMPT: u32 = 128;
@@ -102,7 +103,7 @@ impl Baseline {
             let m = &report.manifest;
             let model = choice.model.as_deref().map(id);
             model.is_none_or(|id| id.eq_ignore_ascii_case(&m.model.id))
-                && choice.backend.as_ref().is_none_or(|b| b == "auto" || *b == m.device)
+                && choice.backend.is_none_or(|b| b == Backend::Auto || b.to_string() == m.device)
                 && choice.threads.is_none_or(|threads| threads == m.threads)
         };
         let valid = || history.iter().rev().filter(|r| r.invalid.is_empty() && meant(r));

@@ -10,6 +10,7 @@ use super::terminal::Terminal;
 use super::text;
 use api::client::Address;
 use api::{Available, LoadRequest};
+use config::LoadOptions;
 use errors::invalid::printable;
 
 pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(), Error> {
@@ -47,23 +48,24 @@ pub(super) async fn load(
     args: &args::Load,
     terminal: &Terminal,
 ) -> Result<(), Error> {
-    let lora =
-        args.lora.iter().map(|one| connection.adapter(one)).collect::<Result<Vec<_>, _>>()?;
+    let given = args.options.options();
+    let lora = given.lora.as_ref().map(|all| all.iter().map(|one| connection.adapter(one)));
+    let options = LoadOptions {
+        draft_model: given
+            .draft_model
+            .as_deref()
+            .map(|draft| connection.model(draft))
+            .transpose()?,
+        lora: lora.map(Iterator::collect::<Result<_, _>>).transpose()?,
+        ..given
+    };
     let request = LoadRequest {
         model: connection.model(&args.model)?,
         name: args.name.clone(),
         beside: args.beside,
-        backend: args.backend.clone(),
-        slots: args.slots,
-        context: args.context,
-        prefill_chunk: args.prefill_chunk,
-        draft: args.draft.as_deref().map(|draft| connection.model(draft)).transpose()?,
-        lora: Some(lora).filter(|all| !all.is_empty()),
-        kv_type: args.kv_type.clone(),
-        threads: args.threads,
-        cpu_isa: args.cpu_isa.clone(),
         ..LoadRequest::default()
-    };
+    }
+    .with_options(options);
     let (model, _) = session::load(&connection.client()?, &request, terminal).await?;
     text::page(&format!(
         "{}\nloaded in {:.2} s on {}, {} slots of {} tokens\n",

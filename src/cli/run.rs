@@ -118,7 +118,8 @@ async fn run_in_daemon(
     let request = RunRequest {
         model: connection.model(&path.display().to_string())?,
         inputs: inputs.iter().map(input).collect(),
-        backend: args.backend.clone(),
+        // One of `device::NAMES`.
+        backend: args.backend.as_ref().and_then(|name| name.parse().ok()),
         // JSON cannot represent infinities.
         encoding_format: Some("base64".into()),
     };

@@ -144,12 +144,12 @@ impl Session {
         let mut private = Private::start(program).await?;
         let request = LoadRequest {
             model: absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL))?,
-            backend: choice.backend.clone(),
+            backend: choice.backend,
             slots: Some(room.slots),
             context: room.context,
             prefill_chunk: None,
             threads: choice.threads,
-            cpu_isa: choice.cpu_isa.clone(),
+            cpu_isa: choice.cpu_isa,
             ..LoadRequest::default()
         };
         let (model, synthesised) = load_in(&mut private, &request, terminal).await?;

@@ -15,7 +15,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-use config::{Config, IoctlFilter};
+use config::{Backend, Config, IoctlFilter};
 
 /// Requests that Rust's and the C library's runtime makes: is it a terminal, its width,
 /// non-blocking mode, readable bytes, close-on-exec. None of them changes a device.
@@ -95,10 +95,10 @@ const CUDA_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 /// Returns whether `config` requests the filter on this machine. `auto` disables it if models run
 /// on CUDA: by name, or because there is an NVIDIA GPU and no Orin.
 pub(super) fn wanted(config: &Config) -> bool {
-    match (config.ioctl_filter, config.backend.as_str()) {
+    match (config.ioctl_filter, config.backend) {
         (IoctlFilter::On, _) => true,
-        (IoctlFilter::Off, _) | (IoctlFilter::Auto, "cuda") => false,
-        (IoctlFilter::Auto, "auto") => {
+        (IoctlFilter::Off, _) | (IoctlFilter::Auto, Backend::Cuda) => false,
+        (IoctlFilter::Auto, Backend::Auto) => {
             let orin = tegra::error::Node::Ctrl.path().is_some_and(exists);
             orin || !CUDA_NODES.into_iter().any(exists)
         }

@@ -3,6 +3,7 @@
 
 pub mod filter;
 mod heap_trim;
+mod load_flags;
 mod log;
 mod service;
 mod signals;
@@ -21,6 +22,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 
 use self::heap_trim::HeapTrimmer;
+pub use self::load_flags::LoadFlags;
 use self::log::Log;
 use self::service::{EngineGone, Service};
 use self::signals::{Parent, SignalEvent, Signals, parent_ended};
@@ -75,27 +77,8 @@ struct Args {
     /// Model to load at start: a GGUF file, a name in the models directory, or synthetic:NAME.
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
-    /// Device: auto, nv, cuda, cpu or reference.
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
-    /// Number of worker threads; 0 means the allowed cores.
-    #[arg(long, short, value_name = "N")]
-    threads: Option<usize>,
-    /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon or scalar.
-    #[arg(long, value_name = "NAME")]
-    cpu_isa: Option<String>,
-    /// Number of slots: sequences served at once.
-    #[arg(long, value_name = "N")]
-    slots: Option<usize>,
-    /// Context length of a slot in tokens; 0 means the model's own, at most 4096.
-    #[arg(long, short, value_name = "N")]
-    context: Option<usize>,
-    /// Draft model for speculative decoding, or `none`.
-    #[arg(long, value_name = "MODEL")]
-    draft: Option<String>,
-    /// LoRA adapter to load with the model; may be repeated.
-    #[arg(long, value_name = "PATH[=SCALE]")]
-    lora: Vec<String>,
+    #[command(flatten)]
+    load: LoadFlags,
     /// Filter of the daemon's own ioctls: auto, on or off.
     #[arg(long, value_name = "WHEN")]
     ioctl_filter: Option<IoctlFilter>,
@@ -131,14 +114,8 @@ impl Args {
         }
         set(&mut config.socket, self.socket.as_ref());
         set(&mut config.model, self.model.as_ref());
-        set(&mut config.backend, self.backend.as_ref());
-        set(&mut config.threads, self.threads.as_ref());
-        set(&mut config.cpu_isa, self.cpu_isa.as_ref());
-        set(&mut config.slots, self.slots.as_ref());
-        set(&mut config.context, self.context.as_ref());
-        set(&mut config.draft_model, self.draft.as_ref());
-        set(&mut config.lora, Some(&self.lora).filter(|lora| !lora.is_empty()));
         set(&mut config.ioctl_filter, self.ioctl_filter.as_ref());
+        config.set_options(self.load.options());
         config.check()?;
         Ok(config)
     }

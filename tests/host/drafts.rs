@@ -77,7 +77,7 @@ fn lookup_drafts_change_no_greedy_or_sampled_token() {
 }
 
 fn start_with(draft_model: Option<&str>, model: &str, kv_type: &str) -> Handle {
-    let (spec, kv_type) = (engine::spec(model, "cpu"), kv_type.to_owned());
+    let (spec, kv_type) = (engine::spec(model, "cpu"), kv_type.parse().unwrap());
     let draft_model = draft_model.map(str::to_owned);
     let spec = LoadSpec { draft: 7, draft_model, slots: 2, kv_type, ..spec };
     engine::start(LoadSpec { context: CONTEXT, prefill_chunk: 16, ..spec })

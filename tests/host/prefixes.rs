@@ -19,7 +19,7 @@ fn start(model: &str, slots: usize) -> Handle {
 /// Starts an engine with this cache type.
 fn start_in(kv_type: &str, model: &str, slots: usize) -> Handle {
     let spec = engine::spec(model, "cpu");
-    let kv_type = kv_type.to_owned();
+    let kv_type = kv_type.parse().unwrap();
     engine::start(LoadSpec { slots, prefill_chunk: 16, draft: 7, threads: 2, kv_type, ..spec })
 }
 
@@ -245,7 +245,7 @@ fn check_restarts(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u
     let dir = tempfile::tempdir().unwrap();
     let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
     let start = |slots, prefixes| {
-        let (kv_type, spec) = (kv_type.to_owned(), engine::spec(model, "cpu"));
+        let (kv_type, spec) = (kv_type.parse().unwrap(), engine::spec(model, "cpu"));
         let spec = LoadSpec { slots, context: 4 * more, prefill_chunk: 32, kv_type, ..spec };
         engine::start(LoadSpec { draft: 7, threads: 2, prefixes, ..spec })
     };

@@ -190,7 +190,7 @@ fn check_prefixes(dir: &Path, kv_type: &str) {
     let start = |backend| {
         let prefixes = (backend == "nv").then(|| store.clone());
         let spec =
-            LoadSpec { kv_type: kv_type.into(), ..spec("synthetic:tiny-qwen3:q4_k_m", backend) };
+            LoadSpec { kv_type: kv_type.parse().unwrap(), ..spec("synthetic:tiny-qwen3:q4_k_m", backend) };
         engine::start(LoadSpec { slots: 2, context: 256, prefill_chunk: 32, prefixes, ..spec })
     };
     let beginning = prompt(1, 170);

@@ -340,74 +340,43 @@ pub struct TunedEntry {
     pub candidates: String,
 }
 
-/// Body of `POST /orin/v1/models`. Defaults come from the daemon's configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LoadRequest {
-    /// A path, the name of a file in the models directory, or `synthetic:NAME`.
-    pub model: String,
-    /// Name in requests. Default: the file's stem.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Load as an additional model instead of replacing the first one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub beside: bool,
-    /// One of the backends that `docs/configuration.md` lists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<String>,
-    /// Number of sequences served at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slots: Option<usize>,
-    /// Context length of a slot in tokens. 0: the model's own, at most 4096.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub context: Option<usize>,
-    /// Rows of one prefill chunk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prefill_chunk: Option<usize>,
-    /// Draft model for speculative decoding; empty for none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub draft: Option<String>,
-    /// LoRA adapters, each `PATH` or `PATH=SCALE`; an empty list for none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lora: Option<Vec<String>>,
-    /// KV cache type: `f16`, `q8_0`, `q4_0`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kv_type: Option<String>,
-    /// Worker threads. 0: all allowed cores.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub threads: Option<usize>,
-    /// Instruction set of the CPU device: `auto`, `amx`, `avx512`, `avx2`, `neon`, `scalar`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_isa: Option<String>,
-    /// Use of tuned kernels: `off`, `load` or `auto`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tune: Option<Mode>,
-    /// Kernel parameters set by hand, such as `threads_per_row`. Applied to every kernel that has
-    /// them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub force: BTreeMap<String, u32>,
+config::with_load_options! {
+    /// Body of `POST /orin/v1/models`. Defaults come from the daemon's configuration.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct LoadRequest {
+        /// A path, the name of a file in the models directory, or `synthetic:NAME`.
+        pub model: String,
+        /// Name in requests. Default: the file's stem.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// Load as an additional model instead of replacing the first one.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub beside: bool,
+        /// Use of tuned kernels: `off`, `load` or `auto`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub tune: Option<Mode>,
+        /// Kernel parameters set by hand, such as `threads_per_row`. Applied to every kernel that has
+        /// them.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub force: BTreeMap<String, u32>,
+    }
 }
 
 impl LoadRequest {
     /// Fills absent fields from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
+        let options = self.options().or(other.options());
+        let force = if self.force.is_empty() { other.force } else { self.force };
         Self {
-            model: self.model,
             name: self.name.or(other.name),
             beside: self.beside || other.beside,
-            backend: self.backend.or(other.backend),
-            slots: self.slots.or(other.slots),
-            context: self.context.or(other.context),
-            prefill_chunk: self.prefill_chunk.or(other.prefill_chunk),
-            draft: self.draft.or(other.draft),
-            lora: self.lora.or(other.lora),
-            kv_type: self.kv_type.or(other.kv_type),
-            threads: self.threads.or(other.threads),
-            cpu_isa: self.cpu_isa.or(other.cpu_isa),
             tune: self.tune.or(other.tune),
-            force: if self.force.is_empty() { other.force } else { self.force },
+            force,
+            ..Self { model: self.model, ..Self::default() }
         }
+        .with_options(options)
     }
 }
 

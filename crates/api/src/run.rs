@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use config::Backend;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,7 +16,7 @@ pub struct RunRequest {
     pub inputs: BTreeMap<String, RunInput>,
     /// Backend. Default: the daemon's.
     #[serde(default)]
-    pub backend: Option<String>,
+    pub backend: Option<Backend>,
     /// Encoding of outputs: `float` (default), or `base64` of little-endian `f32`.
     #[serde(default)]
     pub encoding_format: Option<String>,

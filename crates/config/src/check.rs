@@ -7,16 +7,9 @@ use std::ops::RangeInclusive;
 use errors::invalid;
 use model::synthetic;
 
-use super::{Config, ControlLoop, Error, IoctlFilter, Resident, Tune};
+use strum::VariantNames;
 
-/// Values of `backend`.
-pub const BACKENDS: [&str; 5] = ["auto", "nv", "cuda", "cpu", "reference"];
-
-/// Values of `cpu_isa`. Loading a model checks that the machine supports the value.
-pub const CPU_ISAS: [&str; 6] = ["auto", "amx", "avx512", "avx2", "neon", "scalar"];
-
-/// Values of `kv_type`.
-pub const KV_TYPES: [&str; 3] = ["f16", "q8_0", "q4_0"];
+use super::{Backend, Config, ControlLoop, Error, IoctlFilter, Resident, Tune};
 
 /// Allowed range of each integer key.
 pub(super) const NUMBERS: [(&str, RangeInclusive<u64>); 13] = [
@@ -51,19 +44,11 @@ impl Config {
             _ => Ok(()),
         };
         let count = |key, value: usize| number(key, value.try_into().unwrap_or(u64::MAX));
-        let one_of = |key, value: &str, allowed: &[&str]| {
-            if allowed.contains(&value) {
-                return Ok(());
-            }
-            let allowed = format!("allowed are {}", allowed.join(", "));
-            Err(Error::range(key, format!("`{}`", invalid::excerpt(value)), allowed))
-        };
         if self.socket.as_os_str().is_empty() {
             let allowed = "a path is needed";
             return Err(Error::range("socket", "empty", allowed));
         }
         self.port()?;
-        one_of("backend", &self.backend, &BACKENDS)?;
         if self.tune != Tune::Off && !self.tune_dir.is_absolute() {
             let value = format!("`{}`", self.tune_dir.display());
             let allowed = "an absolute path is needed, or tune = \"off\"";
@@ -78,8 +63,6 @@ impl Config {
             let value = format!("`{}`", self.state_dir.display());
             return Err(Error::range("state_dir", value, "an absolute path is needed"));
         }
-        one_of("cpu_isa", &self.cpu_isa, &CPU_ISAS)?;
-        one_of("kv_type", &self.kv_type, &KV_TYPES)?;
         number("memory_reserve_mib", self.memory_reserve_mib)?;
         count("threads", self.threads)?;
         count("slots", self.slots)?;
@@ -93,7 +76,7 @@ impl Config {
         count("max_body_bytes", self.max_body_bytes)?;
         number("request_timeout_s", self.request_timeout_s)?;
         number("shutdown_deadline_s", self.shutdown_deadline_s)?;
-        if self.ioctl_filter == IoctlFilter::On && self.backend == "cuda" {
+        if self.ioctl_filter == IoctlFilter::On && self.backend == Backend::Cuda {
             let allowed = "the filter does not know the CUDA driver's requests; use `off` or `auto` with backend `cuda`";
             return Err(Error::range("ioctl_filter", "`on`", allowed));
         }
@@ -157,15 +140,6 @@ impl Resident {
                 Error::range("resident.name", value, allowed)
             })?;
         }
-        let one_of = |key, value: Option<&String>, possible: &[&str]| match value {
-            Some(value) if !possible.contains(&value.as_str()) => {
-                let allowed = format!("allowed are {}", possible.join(", "));
-                Err(Error::range(key, place(format!("`{}`", invalid::excerpt(value))), allowed))
-            }
-            _ => Ok(()),
-        };
-        one_of("resident.backend", self.backend.as_ref(), &BACKENDS)?;
-        one_of("resident.kv_type", self.kv_type.as_ref(), &KV_TYPES)?;
         let count = |own: &'static str, value: Option<usize>| {
             let key = own.split_once('.').map_or(own, |(_, key)| key);
             match (value.map(|value| value as u64), allowed(key)) {
@@ -202,10 +176,9 @@ impl ControlLoop {
             let allowed = "0 to 60000000 are allowed";
             return refuse("lane.deadline_us", self.deadline_us.to_string(), allowed);
         }
-        if self.backend == "auto" || !BACKENDS.contains(&self.backend.as_str()) {
-            let value = format!("`{}`", invalid::excerpt(&self.backend));
-            let allowed = format!("allowed are {}", BACKENDS[1..].join(", "));
-            return refuse("lane.backend", value, &allowed);
+        if self.backend == Backend::Auto {
+            let allowed = format!("allowed are {}", Backend::VARIANTS[1..].join(", "));
+            return refuse("lane.backend", "`auto`".into(), &allowed);
         }
         if self.spin_us > 1_000_000 {
             let allowed = "0 to 1000000 are allowed";

@@ -1,11 +1,12 @@
 //! The daemon's configuration: the settings of the TOML file and their defaults.
 //!
-//! `read` parses the file, `check` validates the values, `keys` lists the keys and what a reload
+//! `read` parses the file, `check` validates the values, `load` has the options of a load, `keys` lists the keys and what a reload
 //! changes, `paths` has the default paths. `docs/configuration.md` describes every key; a test
 //! compares it with the struct.
 
 mod check;
 mod keys;
+mod load;
 mod paths;
 mod read;
 #[cfg(test)]
@@ -20,8 +21,8 @@ use std::time::Duration;
 use model::synthetic;
 use serde::{Deserialize, Serialize};
 
-pub use self::check::{BACKENDS, CPU_ISAS, KV_TYPES};
 pub use self::keys::{Change, Effect, keys};
+pub use self::load::{Backend, CpuIsa, KvType, LoadOptions, named};
 pub use self::paths::{
     COMPILED, client_socket, client_state_dir, client_tune_dir, default_socket, default_tune_dir,
     fallback_folder,
@@ -43,8 +44,7 @@ pub struct Config {
     /// Model to load at start: a GGUF file, `synthetic:NAME`, or empty.
     pub model: String,
     pub models_dir: PathBuf,
-    /// Backend: one of [`BACKENDS`].
-    pub backend: String,
+    pub backend: Backend,
     /// Limit on how much work is submitted to an Orin's GPU at once.
     pub gpu_mode: GpuMode,
     /// Memory that a model leaves free for the rest of the system, if its device shares memory with
@@ -52,8 +52,7 @@ pub struct Config {
     pub memory_reserve_mib: u64,
     /// Worker threads; 0: all allowed cores.
     pub threads: usize,
-    /// Instruction set of the CPU backend: one of [`CPU_ISAS`].
-    pub cpu_isa: String,
+    pub cpu_isa: CpuIsa,
     pub slots: usize,
     /// Context length of a slot in tokens; 0: the model's own, at most 4096.
     pub context: usize,
@@ -67,8 +66,7 @@ pub struct Config {
     pub lora: Vec<String>,
     /// Maximum delay of decoding by a prefill chunk in milliseconds; 0: no limit.
     pub stall_ms: u64,
-    /// KV cache type: one of [`KV_TYPES`].
-    pub kv_type: String,
+    pub kv_type: KvType,
     /// Precision of GPU matrix products in prompts: in attention, and with F16 or BF16 weights.
     pub prompt_precision: PromptPrecision,
     /// Size of the prefix cache on disk in MiB; 0: none.
@@ -98,34 +96,20 @@ pub struct Config {
     pub lane: Vec<ControlLoop>,
 }
 
-/// An additional model, which requests select by name. Absent keys have the first model's values.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Resident {
-    /// A GGUF file, a name in the models directory, or `synthetic:NAME`.
-    pub model: String,
-    /// Name in requests. Default: the file's stem.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Time of loading.
-    #[serde(default)]
-    pub load: LoadAt,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub threads: Option<usize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slots: Option<usize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub context: Option<usize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prefill_chunk: Option<usize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub draft_model: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lora: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kv_type: Option<String>,
+with_load_options! {
+    /// An additional model, which requests select by name. Absent options have the first model's values.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Resident {
+        /// A GGUF file, a name in the models directory, or `synthetic:NAME`.
+        pub model: String,
+        /// Name in requests. Default: the file's stem.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// Time of loading.
+        #[serde(default)]
+        pub load: LoadAt,
+    }
 }
 
 /// Time at which an additional model is loaded.
@@ -161,9 +145,9 @@ pub struct ControlLoop {
     /// Time allowed from a start to its answer in microseconds; 0: one period.
     #[serde(default)]
     pub deadline_us: u32,
-    /// Backend: one of [`BACKENDS`] except `auto`.
+    /// Any but [`Backend::Auto`].
     #[serde(default = "ControlLoop::default_backend")]
-    pub backend: String,
+    pub backend: Backend,
     /// Core that its thread is pinned to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<usize>,
@@ -183,8 +167,8 @@ impl ControlLoop {
         1000
     }
 
-    fn default_backend() -> String {
-        "cpu".into()
+    const fn default_backend() -> Backend {
+        Backend::Cpu
     }
 
     /// Returns [`Self::deadline_us`], or one period if that is 0.
@@ -206,11 +190,11 @@ impl Default for Config {
             token_file: PathBuf::new(),
             model: String::new(),
             models_dir: default_models_dir(),
-            backend: "auto".into(),
+            backend: Backend::Auto,
             gpu_mode: GpuMode::Auto,
             memory_reserve_mib: 1024,
             threads: 0,
-            cpu_isa: "auto".into(),
+            cpu_isa: CpuIsa::Auto,
             slots: 4,
             context: 0,
             prefill_chunk: 256,
@@ -218,7 +202,7 @@ impl Default for Config {
             draft_model: String::new(),
             lora: Vec::new(),
             stall_ms: 200,
-            kv_type: "f16".into(),
+            kv_type: KvType::F16,
             prompt_precision: PromptPrecision::Single,
             prefix_cache_mib: 0,
             prefix_cache_dir: default_prefix_cache_dir(),
@@ -338,6 +322,36 @@ pub enum PromptPrecision {
 }
 
 impl Config {
+    /// Options of loads that set none of their own.
+    #[must_use]
+    pub fn options(&self) -> LoadOptions {
+        LoadOptions {
+            backend: Some(self.backend),
+            slots: Some(self.slots),
+            context: Some(self.context),
+            prefill_chunk: Some(self.prefill_chunk),
+            draft_model: Some(self.draft_model.clone()),
+            lora: Some(self.lora.clone()),
+            kv_type: Some(self.kv_type),
+            threads: Some(self.threads),
+            cpu_isa: Some(self.cpu_isa),
+        }
+    }
+
+    /// Replaces those that are set.
+    pub fn set_options(&mut self, options: LoadOptions) {
+        let options = options.or(self.options());
+        self.backend = options.backend.unwrap_or_default();
+        self.slots = options.slots.unwrap_or(self.slots);
+        self.context = options.context.unwrap_or(self.context);
+        self.prefill_chunk = options.prefill_chunk.unwrap_or(self.prefill_chunk);
+        self.draft_model = options.draft_model.unwrap_or_default();
+        self.lora = options.lora.unwrap_or_default();
+        self.kv_type = options.kv_type.unwrap_or_default();
+        self.threads = options.threads.unwrap_or(self.threads);
+        self.cpu_isa = options.cpu_isa.unwrap_or_default();
+    }
+
     /// Returns the directory of tuned kernels, unless tuning is off.
     pub fn tuned(&self) -> Option<&Path> {
         (self.tune != Tune::Off).then_some(&*self.tune_dir)

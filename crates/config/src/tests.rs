@@ -71,8 +71,8 @@ fn invalid_residents_are_rejected_with_key_and_name() {
     for (more, key) in [
         ("slots = 0", "resident.slots is 0 in resident `b.gguf`; 1 to 256"),
         ("slots = -1", "x:4: slots: is -1"),
-        ("backend = 'tpu'", "resident.backend is `tpu` in resident `b.gguf`; allowed are auto"),
-        ("kv_type = 'f32'", "resident.kv_type is `f32`"),
+        ("backend = 'tpu'", "x:4: backend: `tpu` is not allowed; allowed are auto, nv"),
+        ("kv_type = 'f32'", "x:4: kv_type: `f32` is not allowed; allowed are f16"),
         ("load = 'never'", "`never` is not allowed; allowed are start or request"),
         ("name = 'x:y'", "resident.name is `x:y` in resident `b.gguf`; 1 to 64 letters"),
         ("name = 'a'", "resident.name is `a`; another model has this name"),
@@ -121,6 +121,9 @@ fn type_and_syntax_errors_name_key_and_line() {
         ("model = 'a'\nslots = \n", "2: ", ""),
         ("slots = 1\nslots = 2\n", "2: ", "duplicate"),
         ("socket_mode = '0999'", "1: socket_mode: ", "octal"),
+        ("backend = 'tpu'", "1: backend: ", "`tpu` is not allowed; allowed are auto, nv, cuda"),
+        ("kv_type = 'f32'", "1: kv_type: ", "`f32` is not allowed; allowed are f16, q8_0"),
+        ("cpu_isa = 'sve9'", "1: cpu_isa: ", "`sve9` is not allowed; allowed are auto, amx"),
         ("log_format = 'xml'", "1: log_format: ", "`xml` is not allowed; allowed are text or json"),
     ] {
         let message = parse_error(text);
@@ -135,7 +138,6 @@ fn range_errors_name_key_value_and_limits() {
     for (text, message) in [
         ("slots = 0", "slots is 0; 1 to 256 are allowed"),
         ("max_body_bytes = 10", "max_body_bytes is 10; 1024 to 1073741824 are allowed"),
-        ("backend = 'tpu'", "backend is `tpu`; allowed are auto, nv, cuda, cpu, reference"),
         ("socket = ''", "socket is empty; a path is needed"),
         ("tune_dir = 'tune'", "tune_dir is `tune`; an absolute path is needed, or tune = \"off\""),
         (

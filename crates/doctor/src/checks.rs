@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, Fault, Tuned, is_root};
 use super::{Finding, Verdict};
-use config::{Config, Tune};
+use config::{Backend, Config, Tune};
 use device::bring_up::{Key, RETRY, Record};
 use device::tune::DeviceKey;
 use tegra_bundle::Header;
@@ -445,7 +445,7 @@ fn memory(facts: &Facts) -> Finding {
     };
     // Buffers are not allocated from free contiguous memory (CMA).
     let usable = available.saturating_sub(memory.cma_free.unwrap_or(0));
-    let on_gpu = |config: &&Config| facts.state.orin && config.backend != "cpu";
+    let on_gpu = |config: &&Config| facts.state.orin && config.backend != Backend::Cpu;
     let config = facts.config.as_ref().ok().filter(on_gpu);
     let reserve = config.map_or(0, |config| config.memory_reserve_mib << 20);
     let usable = usable.saturating_sub(reserve);

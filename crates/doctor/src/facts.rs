@@ -194,8 +194,7 @@ fn need_of(config: &Config) -> Result<Need, String> {
         name.into()
     };
     let model = Model::open(&path).map_err(|error| error.to_string())?;
-    let kv_type = config.kv_type.parse().map_err(|_| "kv_type is invalid")?;
-    let model = model.with_cache_type(kv_type).map_err(|error| error.to_string())?;
+    let model = model.with_cache_type(config.kv_type.into()).map_err(|error| error.to_string())?;
     let trained = model.hyperparameters().context;
     let context = match config.context {
         0 => trained.min(DEFAULT_CONTEXT),

@@ -36,7 +36,7 @@ pub(super) fn open(
     model_files::check_ranges(spec)?;
     let model = synthetic::resolve(&spec.model, &spec.models_dir);
     let spec = LoadSpec { model, ..spec.clone() };
-    let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model))?;
+    let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model));
     let mut progress = |done, total| watch.progress("synthesise", done, total);
     let opened = model_files::open(&spec, &mut progress)?;
     check_draft(&spec, &opened.text, |spec| {
@@ -61,7 +61,7 @@ pub(super) fn reopen(
     let LoadedModel { runner, speculation } = lost;
     drop(speculation);
     let Reusable { spec, model, text, layout } = runner.into_reusable();
-    let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model))?;
+    let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model));
     let pass = admitted(&spec, shared);
     let first = candidates.next(&pass)?;
     watch.progress("load", 0, model.weight_bytes());
@@ -81,7 +81,7 @@ fn admitted<'a>(
 
 /// Opens the first usable device.
 pub(super) fn device(spec: &LoadSpec, shared: &Shared) -> Result<Arc<dyn Device>, LoadError> {
-    let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
+    let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model));
     Ok(candidates.next(&admitted(spec, shared))?.device)
 }
 
@@ -121,7 +121,7 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     check_draft(spec, &text, model_files::outline)?;
     let layout = model_files::layout(&model, spec);
     let model = model_files::configure(model, spec)?;
-    let mut candidates = Candidates::new(spec, Vec::new())?;
+    let mut candidates = Candidates::new(spec, Vec::new());
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
     let mut found = candidates.next(&may)?;
     check_cache(&model, layout, 0)?;

@@ -9,7 +9,6 @@ use super::{AdapterSpec, LoadError, LoadSpec};
 use errors::{about, one_line};
 use model::gguf::Gguf;
 use model::{self, Adapter, AdapterError, KvLayout, Model, synthetic};
-use plan::DType;
 
 /// Context of a slot when none is configured and the model allows it.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -118,10 +117,9 @@ pub(super) fn configure(model: Model, spec: &LoadSpec) -> Result<Model, LoadErro
 
 /// Sets the type of keys and values.
 fn with_cache_type(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
-    let dtype: DType = spec.kv_type.parse().map_err(|_| {
-        LoadError::Invalid(format!("kv_type is `{}`; allowed are f16, q8_0, q4_0", spec.kv_type))
-    })?;
-    model.with_cache_type(dtype).map_err(|error| LoadError::Invalid(format!("kv_type: {error}")))
+    model
+        .with_cache_type(spec.kv_type.into())
+        .map_err(|error| LoadError::Invalid(format!("kv_type: {error}")))
 }
 
 /// Adds the adapters of the load.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::devices::DeviceHealth;
 use super::tuning::Tuning;
+use config::{Backend, CpuIsa, KvType};
 use device::Activity;
 use device::first_light::Mode;
 use device::tune::report::{Searching, Used};
@@ -204,8 +205,7 @@ pub struct LoadSpec {
     /// Name in requests; [`synthetic::default_id`](model::synthetic::default_id) if absent.
     pub name: Option<String>,
     pub models_dir: PathBuf,
-    /// `auto`, or a name of [`device::NAMES`].
-    pub backend: String,
+    pub backend: Backend,
     /// Number of sequences served at once.
     pub slots: usize,
     /// Context of a slot in tokens; 0 for the model's own, at most 4096.
@@ -220,14 +220,14 @@ pub struct LoadSpec {
     pub adapters: Vec<AdapterSpec>,
     /// Longest delay of decode steps by a chunk of a prompt; zero for no limit.
     pub stall: Duration,
-    /// Type of keys and values: `f16`, `q8_0` or `q4_0`.
-    pub kv_type: String,
+    /// Type of keys and values.
+    pub kv_type: KvType,
     /// Precision of prompt matmuls on a GPU.
     pub precision: Precision,
     /// Number of worker threads; 0 for all allowed cores.
     pub threads: usize,
-    /// Instruction set of the CPU device; `auto` for the best one.
-    pub cpu_isa: String,
+    /// Instruction set of the CPU device.
+    pub cpu_isa: CpuIsa,
     pub tuning: Tuning,
     pub light: Light,
     /// Bytes that a GPU with shared memory leaves to the rest of the system.
@@ -243,7 +243,7 @@ impl Default for LoadSpec {
             model: String::new(),
             name: None,
             models_dir: PathBuf::new(),
-            backend: "auto".into(),
+            backend: Backend::Auto,
             slots: 1,
             context: 0,
             prefill_chunk: 256,
@@ -251,10 +251,10 @@ impl Default for LoadSpec {
             draft_model: None,
             adapters: Vec::new(),
             stall: Duration::ZERO,
-            kv_type: "f16".into(),
+            kv_type: KvType::F16,
             precision: Precision::Single,
             threads: 1,
-            cpu_isa: "auto".into(),
+            cpu_isa: CpuIsa::Auto,
             tuning: Tuning::default(),
             light: Light::default(),
             memory_reserve: 0,

@@ -202,7 +202,7 @@ impl Instance for Spy {
 fn spec(slots: usize) -> LoadSpec {
     LoadSpec {
         model: "synthetic:tiny-llama:q8_0".into(),
-        backend: "cpu".into(),
+        backend: config::Backend::Cpu,
         slots,
         context: CONTEXT,
         prefill_chunk: CHUNK,

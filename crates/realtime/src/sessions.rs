@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use config::Backend;
 use device::Device;
 use nn::{Failure, SessionOptions};
 use onnx::{Array, Model, Network};
@@ -23,21 +24,19 @@ const MAX_SESSIONS: usize = 4;
 /// values.
 const MEMORY_PER_BYTE: u64 = 4;
 
-/// Backend for networks that the device of [`AUTO`] does not support.
-const FALLBACK: &str = "cpu";
-const AUTO: &str = "auto";
+/// Backend for networks that the device of [`Backend::Auto`] does not support.
+const FALLBACK: Backend = Backend::Cpu;
 
 /// The prepared networks of a daemon, most recently used first.
 #[derive(Default)]
 pub struct Sessions(Mutex<Vec<Session>>);
 
 /// Opens the device of a backend, or returns why it cannot be used.
-type OpenDevice<'a> = dyn Fn(&str) -> Result<Arc<dyn Device>, String> + 'a;
+type OpenDevice<'a> = dyn Fn(Backend) -> Result<Arc<dyn Device>, String> + 'a;
 
 /// Backend and limits for a network.
 pub struct Target<'a> {
-    /// Name of a backend, or `auto`.
-    pub backend: &'a str,
+    pub backend: Backend,
     pub device: &'a OpenDevice<'a>,
     /// System memory that a GPU must leave free, in bytes.
     pub reserve: u64,
@@ -80,7 +79,7 @@ impl Error {
 struct Session {
     files: Vec<File>,
     /// The requested backend.
-    backend: String,
+    backend: Backend,
     /// Description of the device that was used.
     device: String,
     network: Network,
@@ -183,19 +182,19 @@ impl Session {
                 array.elem = declared.elem;
             }
         }
-        let on = |backend: &str| -> Result<_, Error> {
+        let on = |backend| -> Result<_, Error> {
             let device = (target.device)(backend).map_err(Error::Backend)?;
             let network = prepare(&model, &*device, inputs, target)?;
             Ok((device.info(), network))
         };
         let (info, network) = match on(target.backend) {
-            Err(error) if target.backend == AUTO && error.may_run_elsewhere() => {
+            Err(error) if target.backend == Backend::Auto && error.may_run_elsewhere() => {
                 tracing::info!(network = %path.display(), %error, "the network runs on the {FALLBACK} backend instead");
                 on(FALLBACK)?
             }
             result => result?,
         };
-        Ok(Self { files, backend: target.backend.to_owned(), device: info.description, network })
+        Ok(Self { files, backend: target.backend, device: info.description, network })
     }
 }
 

@@ -10,27 +10,27 @@ use plan::Precision;
 
 /// Merges a request with the configuration's defaults.
 pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
-    let lora = request.lora.as_ref().unwrap_or(&config.lora);
+    let options = request.options().or(config.options());
+    let adapters = options.lora.unwrap_or_default();
     LoadSpec {
         model: request.model,
         name: request.name,
         models_dir: config.models_dir.clone(),
-        backend: request.backend.unwrap_or_else(|| config.backend.clone()),
-        slots: request.slots.unwrap_or(config.slots),
-        context: request.context.unwrap_or(config.context),
-        prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
+        backend: options.backend.unwrap_or_default(),
+        slots: options.slots.unwrap_or(config.slots),
+        context: options.context.unwrap_or(config.context),
+        prefill_chunk: options.prefill_chunk.unwrap_or(config.prefill_chunk),
         draft: config.draft_tokens,
-        draft_model: Some(request.draft.unwrap_or_else(|| config.draft_model.clone()))
-            .filter(|model| !model.is_empty()),
-        adapters: lora.iter().map(|text| AdapterSpec::written(text)).collect(),
+        draft_model: options.draft_model.filter(|model| !model.is_empty()),
+        adapters: adapters.iter().map(|text| AdapterSpec::written(text)).collect(),
         stall: Duration::from_millis(config.stall_ms),
-        kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
+        kv_type: options.kv_type.unwrap_or_default(),
         precision: match config.prompt_precision {
             PromptPrecision::Single => Precision::Single,
             PromptPrecision::Half => Precision::Half,
         },
-        threads: at_most_processors(request.threads.unwrap_or(config.threads)),
-        cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
+        threads: at_most_processors(options.threads.unwrap_or(config.threads)),
+        cpu_isa: options.cpu_isa.unwrap_or_default(),
         tuning: Tuning {
             mode: request.tune.unwrap_or_else(|| tune_mode(config.tune)),
             dir: config.tune_dir.clone(),

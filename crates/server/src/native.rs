@@ -110,8 +110,6 @@ pub(super) async fn load(
     for (name, len, most) in [
         ("model", request.model.len(), LONGEST_NAME),
         ("name", words(&request.name), invalid::EXCERPT_CHARACTERS),
-        ("backend", words(&request.backend), invalid::EXCERPT_CHARACTERS),
-        ("cpu_isa", words(&request.cpu_isa), invalid::EXCERPT_CHARACTERS),
     ] {
         if len > most {
             let message = format!("{name}: has {len} bytes, at most {most} are possible");

@@ -168,18 +168,8 @@ impl Resident {
 
 /// Load request of a configured additional model.
 pub fn load_request(resident: &config::Resident) -> LoadRequest {
-    LoadRequest {
-        model: resident.model.clone(),
-        backend: resident.backend.clone(),
-        threads: resident.threads,
-        slots: resident.slots,
-        context: resident.context,
-        prefill_chunk: resident.prefill_chunk,
-        draft: resident.draft_model.clone(),
-        lora: resident.lora.clone(),
-        kv_type: resident.kv_type.clone(),
-        ..LoadRequest::default()
-    }
+    LoadRequest { model: resident.model.clone(), ..LoadRequest::default() }
+        .with_options(resident.options())
 }
 
 /// Loads a model on demand. The load continues if no request waits for it.

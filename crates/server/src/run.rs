@@ -17,7 +17,7 @@ use super::body::JsonBody;
 use super::embeddings::base64;
 use super::error::Error;
 use super::load_spec::load_spec;
-use config::BACKENDS;
+use config::Backend;
 use engine::{Handle, LoadSpec};
 use errors::invalid::excerpt;
 use errors::one_line;
@@ -42,7 +42,7 @@ pub(super) async fn run(
     });
     let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
     let config = app.config();
-    let asked = RequestedBackend::new(&app, request.backend)?;
+    let asked = RequestedBackend::new(&app, request.backend);
     let path = config.network(&request.model);
     let work = move || {
         let answer = asked.with_target(|target| app.sessions.run(&path, inputs, target));
@@ -117,26 +117,21 @@ pub(super) struct RequestedBackend {
 
 impl RequestedBackend {
     /// Selects the backend of the request, else that of the configuration.
-    pub(super) fn new(app: &App, backend: Option<String>) -> Result<Self, Error> {
-        if let Some(backend) = backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
-            let possible = BACKENDS.join(", ");
-            let message = format!("backend: is `{}`; {possible} are possible", excerpt(backend));
-            return Err(Error::value("backend", message));
-        }
+    pub(super) fn new(app: &App, backend: Option<Backend>) -> Self {
         let (config, named) = (app.config(), backend.is_some());
         let load = api::LoadRequest { backend, ..api::LoadRequest::default() };
         let tuned = config.tuned().map(Path::to_owned);
         let engine = app.residents.first().engine.clone();
-        Ok(Self { engine, spec: load_spec(&config, load), tuned, named })
+        Self { engine, spec: load_spec(&config, load), tuned, named }
     }
 
     pub(super) fn with_target<T>(&self, work: impl FnOnce(&Target<'_>) -> T) -> T {
-        let device = |backend: &str| {
-            let spec = LoadSpec { backend: backend.to_owned(), ..self.spec.clone() };
+        let device = |backend| {
+            let spec = LoadSpec { backend, ..self.spec.clone() };
             self.engine.device(&spec).map_err(|error| error.to_string())
         };
         work(&Target {
-            backend: &self.spec.backend,
+            backend: self.spec.backend,
             device: &device,
             reserve: self.spec.memory_reserve,
             tuned: self.tuned.as_deref(),

@@ -74,7 +74,10 @@ pub(super) async fn search(
 /// Returns a network's kernel groups and their device.
 async fn groups(app: &Arc<App>, network: Network) -> Result<(Arc<dyn Device>, Groups), Error> {
     let path = app.config().network(&network.file);
-    let asked = RequestedBackend::new(app, network.backend)?;
+    let backend = network.backend.as_deref().map(config::named).transpose();
+    let backend = backend
+        .map_err(|allowed| Error::value("backend", format!("backend: is not known; {allowed}")))?;
+    let asked = RequestedBackend::new(app, backend);
     let work = move || {
         let plan = asked.with_target(|target| sessions::plan(&path, &network.shapes, target));
         let (device, plan) = plan.map_err(|error| asked.error(&path, &error))?;

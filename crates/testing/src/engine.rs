@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
     LoadSpec {
         model: model.into(),
-        backend: backend.into(),
+        backend: backend.parse().unwrap(),
         context: 256,
         prefill_chunk: 8,
         ..LoadSpec::default()
@@ -45,7 +45,7 @@ pub fn load(handle: &Handle, spec: LoadSpec) -> Result<ModelInfo, LoadError> {
 
 /// An engine with a model, on the requested backend.
 pub fn start(spec: LoadSpec) -> Handle {
-    let (handle, backend) = (engine(), spec.backend.clone());
+    let (handle, backend) = (engine(), spec.backend.to_string());
     let info = load(&handle, spec).unwrap();
     assert!(
         backend == "auto" || info.device.name == backend,

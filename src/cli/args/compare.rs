@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use config::{Backend, named};
+
 use super::{Format, RecordsFile};
 
 #[derive(Clone, Debug, clap::Args)]
@@ -66,8 +68,8 @@ pub(crate) struct Compare {
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Device of every engine: cpu, cuda, nv
-    #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu")]
-    pub(crate) backend: String,
+    #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu", value_parser = named::<Backend>)]
+    pub(crate) backend: Backend,
     /// Number of rounds; a 95 % interval needs 6
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,

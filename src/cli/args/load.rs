@@ -1,5 +1,7 @@
 //! Arguments of `orinctl load` and `unload`.
 
+use daemon::LoadFlags;
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,33 +20,8 @@ pub(crate) struct Load {
     /// Name of the model in requests [default: the file's stem]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Device: auto, nv, cuda, cpu, reference
-    #[arg(long, value_name = "NAME")]
-    pub(crate) backend: Option<String>,
-    /// Number of slots: sequences served at once
-    #[arg(long, value_name = "N")]
-    pub(crate) slots: Option<usize>,
-    /// Context length of a slot in tokens; 0 means the model's own, at most 4096
-    #[arg(long, value_name = "N")]
-    pub(crate) context: Option<usize>,
-    /// Rows of a prefill chunk
-    #[arg(long, value_name = "N")]
-    pub(crate) prefill_chunk: Option<usize>,
-    /// Draft model for speculative decoding; empty for the model's own MTP layer, `none` to disable
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) draft: Option<String>,
-    /// LoRA adapter; may be repeated
-    #[arg(long, value_name = "PATH[=SCALE]")]
-    pub(crate) lora: Vec<String>,
-    /// Type of the KV cache: f16, q8_0, q4_0
-    #[arg(long, value_name = "TYPE")]
-    pub(crate) kv_type: Option<String>,
-    /// Worker threads; 0 means the allowed cores
-    #[arg(short, long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
-    /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
-    #[arg(long, value_name = "NAME")]
-    pub(crate) cpu_isa: Option<String>,
+    #[command(flatten)]
+    pub(crate) options: LoadFlags,
 }
 
 #[derive(Debug, clap::Args)]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use config::{Backend, CpuIsa, named};
+
 /// Address of the daemon.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "The daemon")]
@@ -51,14 +53,14 @@ pub(crate) struct ModelChoice {
     #[arg(long)]
     pub(crate) private: bool,
     /// Device of a private daemon: auto, nv, cuda, cpu, reference
-    #[arg(long, visible_alias = "device", value_name = "NAME")]
-    pub(crate) backend: Option<String>,
+    #[arg(long, visible_alias = "device", value_name = "NAME", value_parser = named::<Backend>)]
+    pub(crate) backend: Option<Backend>,
     /// Worker threads of a private daemon [default: the allowed cores]
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Instruction set of a private daemon's CPU device: auto, amx, avx512, avx2, neon, scalar
-    #[arg(long, value_name = "NAME")]
-    pub(crate) cpu_isa: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = named::<CpuIsa>)]
+    pub(crate) cpu_isa: Option<CpuIsa>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::Format;
+use config::{Backend, CpuIsa, named};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -91,11 +92,11 @@ pub(crate) struct Sweep {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Device: auto, nv, cuda, cpu
-    #[arg(long, visible_alias = "device", value_name = "NAME")]
-    pub(crate) backend: Option<String>,
+    #[arg(long, visible_alias = "device", value_name = "NAME", value_parser = named::<Backend>)]
+    pub(crate) backend: Option<Backend>,
     /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
-    #[arg(long, value_name = "NAME")]
-    pub(crate) cpu_isa: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = named::<CpuIsa>)]
+    pub(crate) cpu_isa: Option<CpuIsa>,
     /// File of the measurements [default: one per sweep in the state directory]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,

@@ -91,8 +91,8 @@ fn sweep(args: &args::Sweep, tests: Vec<Test>, weights: Vec<Weights>) -> Sweep {
         commit: daemon::COMMIT.map(Into::into),
         processor: machine.processor,
         cores: machine.cores,
-        backend: args.backend.clone(),
-        cpu_isa: args.cpu_isa.clone(),
+        backend: args.backend.map(|backend| backend.to_string()),
+        cpu_isa: args.cpu_isa.map(|isa| isa.to_string()),
         weights,
         threads: axis(&args.threads),
         threads_per_row: axis(&args.threads_per_row),
@@ -188,11 +188,11 @@ impl SweepRun<'_> {
         let force = setting.threads_per_row.map(|value| (THREADS_PER_ROW.to_owned(), value));
         let request = LoadRequest {
             model: session::absolute(&weights.load)?,
-            backend: self.args.backend.clone(),
+            backend: self.args.backend,
             slots: Some(sweep.slots()),
             context: Some(sweep.context()),
             threads: setting.threads,
-            cpu_isa: self.args.cpu_isa.clone(),
+            cpu_isa: self.args.cpu_isa,
             // Stored tuning choices would be compared with forced ones.
             tune: force.is_some().then_some(Mode::Off),
             force: force.into_iter().collect(),

@@ -105,7 +105,11 @@ fn network(file: &Path, args: &TuneSearch) -> Result<Network, Error> {
     let shape = |(name, shape): &(String, String)| Ok((name.clone(), extents(name, shape)?));
     let shapes = args.shape.iter().map(shape).collect::<Result<_, Error>>()?;
     let path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    Ok(Network { file: path.display().to_string(), shapes, backend: args.model.backend.clone() })
+    Ok(Network {
+        file: path.display().to_string(),
+        shapes,
+        backend: args.model.backend.map(|b| b.to_string()),
+    })
 }
 
 fn line(row: &Row) -> String {

@@ -88,11 +88,11 @@ pub(crate) async fn run(
             let remembered = setting == Setting::Remembered;
             let request = LoadRequest {
                 model: session::absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL))?,
-                backend: choice.backend.clone(),
+                backend: choice.backend,
                 slots: Some(spec.slots() as usize),
                 context: Some((spec.context() as usize).next_multiple_of(64)),
                 threads: choice.threads,
-                cpu_isa: choice.cpu_isa.clone(),
+                cpu_isa: choice.cpu_isa,
                 tune: Some(if remembered { Mode::Load } else { Mode::Off }),
                 force: value.into_iter().collect::<BTreeMap<_, _>>(),
                 ..LoadRequest::default()

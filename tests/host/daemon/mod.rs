@@ -350,6 +350,15 @@ fn invalid_requests_get_the_reason() {
     let other = json!({"prompt": "a", "model": "gpt-7"});
     assert_eq!(refused(COMPLETIONS, other), (404, "model_not_found".into()));
     assert_eq!(refused(MODELS, json!({"model": MODEL, "slot": 3})), bad("invalid_value"));
+    for (option, allowed) in
+        [("backend", "auto, nv, cuda"), ("cpu_isa", "amx, avx512"), ("kv_type", "f16, q8_0")]
+    {
+        let refused = daemon.post(MODELS, &json!({"model": MODEL, option: "abacus"})).json();
+        let error = &refused["error"];
+        assert_eq!(error["param"], option, "{refused}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("`abacus`") && message.contains(allowed), "{message}");
+    }
     assert_eq!(refused("/orin/v1/bench", json!({"repetition": 3})), bad("invalid_value"));
     // Requests that do not fit the loaded model are refused before anything is streamed.
     for (body, code, param) in [

@@ -41,7 +41,8 @@ impl Orind {
         let private = Private::start(&self.program).await?;
         let request = LoadRequest {
             model: work.model.display().to_string(),
-            backend: Some(work.device.clone()),
+            // The command line has checked the name.
+            backend: work.device.parse().ok(),
             slots: Some(1),
             context: Some((work.context() as usize).next_multiple_of(64)),
             threads: Some(work.threads),

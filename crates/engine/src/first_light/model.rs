@@ -78,7 +78,7 @@ fn compare(found: &Run, expected: &Run, beside: &str) -> Result<(), String> {
 fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Result<Run, String> {
     let spec = LoadSpec {
         model: MODEL.into(),
-        backend: device.info().name.into(),
+        backend: device.info().name.parse().unwrap_or_default(),
         slots: 2,
         context: 64,
         prefill_chunk: CHUNK,

@@ -17,6 +17,7 @@ use super::slots::{Division, Slot};
 use super::text::Text;
 use super::tuning::{self, Cases, Tuning, pace::Pace};
 use super::{GpuBandwidth, LoadSpec, ModelInfo};
+use config::Backend;
 use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
@@ -300,7 +301,7 @@ impl ModelRunner {
 
     /// True if the model can be loaded on another device instead.
     fn has_fallback(&self) -> bool {
-        self.spec.backend == "auto" && !AUTO.ends_with(&[self.device()])
+        self.spec.backend == Backend::Auto && !AUTO.ends_with(&[self.device()])
     }
 
     /// Waits for all steps in flight and drops their results.

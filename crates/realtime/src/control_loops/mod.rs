@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Backend;
 use crossbeam::channel::{Sender, bounded};
 use device::first_light::Chains;
 use parking_lot::Mutex;
@@ -44,7 +45,7 @@ pub struct Status {
     pub name: String,
     /// Path of the ONNX file.
     pub network: String,
-    pub backend: String,
+    pub backend: Backend,
     pub state: LoopState,
     /// Process id of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,9 +148,9 @@ impl ControlLoops {
     #[must_use]
     pub fn status(&self, chains: Chains) -> Vec<Status> {
         let status = |control_loop: &Arc<ControlLoop>| {
-            let backend = &control_loop.config.backend;
-            let same = self.0.iter().filter(|other| other.config.backend == *backend).count();
-            control_loop.status(device::behind(backend, chains, same - 1))
+            let backend = control_loop.config.backend;
+            let same = self.0.iter().filter(|other| other.config.backend == backend).count();
+            control_loop.status(device::behind(backend.into(), chains, same - 1))
         };
         self.0.iter().map(status).collect()
     }
@@ -166,7 +167,7 @@ impl ControlLoop {
         Status {
             name: self.config.name.clone(),
             network: self.file.display().to_string(),
-            backend: self.config.backend.clone(),
+            backend: self.config.backend,
             state,
             held_by,
             notes,

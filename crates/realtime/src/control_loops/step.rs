@@ -60,7 +60,7 @@ fn run(
         notes
             .extend(pin_to_core(core).err().map(|why| format!("not pinned to core {core}: {why}")));
     }
-    let device = device::open_realtime(&config.backend)?;
+    let device = device::open_realtime(config.backend.into())?;
     let failed =
         |error: onnx::Error| format!("{}: {}", control_loop.file.display(), one_line(&error));
     let model = Model::read(&control_loop.file).map_err(failed)?;
