@@ -4,6 +4,7 @@
 //! request receives a stream of [`Event`]s. The engine is independent of HTTP.
 
 mod admission;
+mod auto_context;
 mod backend;
 mod bandwidth;
 mod bench_session;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::auto_context;
 use super::backend::{Candidates, Found, Pass};
 use super::draft_model::DraftModel;
 use super::first_light;
@@ -38,13 +39,15 @@ pub(super) fn open(
     let spec = LoadSpec { model, ..spec.clone() };
     let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model));
     let mut progress = |done, total| watch.progress("synthesise", done, total);
-    let opened = model_files::open(&spec, &mut progress)?;
+    let mut opened = model_files::open(&spec, &mut progress)?;
     check_draft(&spec, &opened.text, |spec| {
         model_files::inspect(&model_files::locate(spec, &mut progress)?)
     })?;
     let pass = admitted(&spec, shared);
     let first = candidates.next(&pass)?;
-    check_cache(&opened.model, opened.layout, watch.resident(&*first.device))?;
+    let resident = watch.resident(&*first.device);
+    opened.layout = layout(&opened.model, &spec, &*first.device, resident);
+    check_cache(&opened.model, opened.layout, resident)?;
     let fitted = fit(&mut candidates, first, &opened.model, &spec, opened.layout, &pass)?;
     drop(pass);
     Ok(Pending { spec, started, opened, candidates, fitted })
@@ -69,6 +72,22 @@ pub(super) fn reopen(
     drop(pass);
     let opened = Opened { model, text, layout };
     Ok(Pending { spec, started, opened, candidates, fitted })
+}
+
+/// Layout of the KV cache with the requested context, or the longest that fits.
+fn layout(model: &Model, spec: &LoadSpec, device: &dyn Device, resident: u64) -> KvLayout {
+    let own = model.hyperparameters().context;
+    if spec.context == 0 {
+        return auto_context::layout(model, spec, device, resident);
+    }
+    if spec.context > own {
+        tracing::warn!(
+            context = spec.context,
+            own,
+            "the context is longer than the model was trained for; answers beyond it may be poor"
+        );
+    }
+    model_files::layout(model, spec)
 }
 
 /// Admits devices that have passed first light.
@@ -119,11 +138,11 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     let spec = &LoadSpec { model: name, ..spec.clone() };
     let (model, text) = model_files::outline(spec)?;
     check_draft(spec, &text, model_files::outline)?;
-    let layout = model_files::layout(&model, spec);
     let model = model_files::configure(model, spec)?;
     let mut candidates = Candidates::new(spec, Vec::new());
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
     let mut found = candidates.next(&may)?;
+    let layout = layout(&model, spec, &*found.device, 0);
     check_cache(&model, layout, 0)?;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     loop {

@@ -10,8 +10,6 @@ use errors::{about, one_line};
 use model::gguf::Gguf;
 use model::{self, Adapter, AdapterError, KvLayout, Model, synthetic};
 
-/// Context of a slot when none is configured and the model allows it.
-const DEFAULT_CONTEXT: usize = 4096;
 const MAX_SLOTS: usize = 256;
 
 /// Opens and checks a model's file without a device.
@@ -159,12 +157,16 @@ pub(super) fn adapter_name(path: &str) -> String {
     Path::new(path).file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// Layout of the KV cache with the requested context, or the model's own.
 pub(super) fn layout(model: &Model, spec: &LoadSpec) -> KvLayout {
-    let trained = model.hyperparameters().context;
-    let context = match spec.context {
-        0 => trained.min(DEFAULT_CONTEXT),
-        given => given,
-    };
+    match spec.context {
+        0 => layout_of(spec, model.hyperparameters().context),
+        given => layout_of(spec, given),
+    }
+}
+
+/// Layout of the KV cache with a context.
+pub(super) fn layout_of(spec: &LoadSpec, context: usize) -> KvLayout {
     KvLayout { slots: spec.slots, context, ring: Some(spec.prefill_chunk.min(context)) }
 }
 

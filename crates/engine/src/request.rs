@@ -208,7 +208,7 @@ pub struct LoadSpec {
     pub backend: Backend,
     /// Number of sequences served at once.
     pub slots: usize,
-    /// Context of a slot in tokens; 0 for the model's own, at most 4096.
+    /// Context of a slot in tokens; 0 for the model's own, cut to what fits into memory.
     pub context: usize,
     /// Largest number of rows of a prefill chunk.
     pub prefill_chunk: usize,
