@@ -74,6 +74,9 @@ struct Args {
     /// Unix socket to listen on.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// TCP address and port to listen on as well, such as 127.0.0.1:8080
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
     /// Model to load at start: a GGUF file, a name in the models directory, or synthetic:NAME.
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
@@ -107,12 +110,17 @@ impl Args {
             Some(path) => Config::read(path)?,
             None => Config::default(),
         };
+        // A private daemon has the settings of the command that started it, and no others.
+        if self.exit_with_parent.is_none() {
+            config = config.with_environment(|variable| std::env::var(variable).ok())?;
+        }
         fn set<T: Clone>(key: &mut T, flag: Option<&T>) {
             if let Some(value) = flag {
                 *key = value.clone();
             }
         }
         set(&mut config.socket, self.socket.as_ref());
+        set(&mut config.listen, self.listen.as_ref());
         set(&mut config.model, self.model.as_ref());
         set(&mut config.ioctl_filter, self.ioctl_filter.as_ref());
         config.set_options(self.load.options());

@@ -1,6 +1,6 @@
 //! Flags of both programs for the options of a load.
 
-use config::{Backend, CpuIsa, KvType, LoadOptions, named};
+use config::{Backend, CpuIsa, KvType, LoadOptions, named, tokens};
 
 /// Options of a load. Absent ones come from the configuration.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -17,8 +17,8 @@ pub struct LoadFlags {
     /// Number of slots: sequences served at once
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
-    /// Context length of a slot in tokens; 0 means the model's own, at most 4096
-    #[arg(long, short, value_name = "N")]
+    /// Context length of a slot in tokens, such as 8192 or 32k; 0 means the model's own, cut to what fits into memory
+    #[arg(long, short, value_name = "N", value_parser = tokens)]
     context: Option<usize>,
     /// Rows of a prefill chunk
     #[arg(long, value_name = "N")]

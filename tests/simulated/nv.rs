@@ -189,8 +189,10 @@ fn check_prefixes(dir: &Path, kv_type: &str) {
     let store = PrefixStore { dir: dir.into(), limit: 1 << 30 };
     let start = |backend| {
         let prefixes = (backend == "nv").then(|| store.clone());
-        let spec =
-            LoadSpec { kv_type: kv_type.parse().unwrap(), ..spec("synthetic:tiny-qwen3:q4_k_m", backend) };
+        let spec = LoadSpec {
+            kv_type: kv_type.parse().unwrap(),
+            ..spec("synthetic:tiny-qwen3:q4_k_m", backend)
+        };
         engine::start(LoadSpec { slots: 2, context: 256, prefill_chunk: 32, prefixes, ..spec })
     };
     let beginning = prompt(1, 170);

@@ -1,10 +1,12 @@
 //! The daemon's configuration: the settings of the TOML file and their defaults.
 //!
-//! `read` parses the file, `check` validates the values, `load` has the options of a load, `keys` lists the keys and what a reload
+//! `read` parses the file, `check` validates the values, `load` has the options of a load,
+//! `environment` reads variables, `keys` lists the keys and what a reload
 //! changes, `paths` has the default paths. `docs/configuration.md` describes every key; a test
 //! compares it with the struct.
 
 mod check;
+mod environment;
 mod keys;
 mod load;
 mod paths;
@@ -21,8 +23,9 @@ use std::time::Duration;
 use model::synthetic;
 use serde::{Deserialize, Serialize};
 
+pub use self::environment::variable_of;
 pub use self::keys::{Change, Effect, keys};
-pub use self::load::{Backend, CpuIsa, KvType, LoadOptions, named};
+pub use self::load::{Backend, CpuIsa, KvType, LoadOptions, named, tokens};
 pub use self::paths::{
     COMPILED, client_socket, client_state_dir, client_tune_dir, default_socket, default_tune_dir,
     fallback_folder,
@@ -54,7 +57,7 @@ pub struct Config {
     pub threads: usize,
     pub cpu_isa: CpuIsa,
     pub slots: usize,
-    /// Context length of a slot in tokens; 0: the model's own, at most 4096.
+    /// Context length of a slot in tokens; 0: the model's own, cut to what fits into memory.
     pub context: usize,
     /// Maximum number of rows in a prefill chunk.
     pub prefill_chunk: usize,

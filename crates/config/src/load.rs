@@ -104,6 +104,20 @@ pub fn named<T: FromStr + VariantNames>(name: &str) -> Result<T, String> {
     name.parse().map_err(|_| format!("allowed are {}", T::VARIANTS.join(", ")))
 }
 
+/// Parses a number of tokens on a command line: `4096`, or `32k` for 32 x 1024.
+///
+/// # Errors
+///
+/// The accepted forms.
+pub fn tokens(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    let count = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(unit));
+    count.ok_or_else(|| "expected a number of tokens, such as 8192 or 8k".into())
+}
+
 /// Declares a struct with fields of its own and those of [`LoadOptions`](crate::LoadOptions), side by side: serde's
 /// `flatten` would lose the names of invalid fields.
 #[macro_export]
@@ -118,7 +132,8 @@ macro_rules! with_load_options {
             /// Number of sequences served at once.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub slots: Option<usize>,
-            /// Context length of a slot in tokens. 0: the model's own, at most 4096.
+            /// Context length of a slot in tokens. 0: the model's own, cut to
+            /// what fits into memory.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub context: Option<usize>,
             /// Rows of one prefill chunk.

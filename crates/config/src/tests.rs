@@ -231,3 +231,40 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn variables_override_the_file() {
+    let with = |variables: &[(&str, &str)]| {
+        let value_of = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        Config::parse("slots = 2\ncontext = 64", "x").unwrap().with_environment(value_of)
+    };
+    let config = with(&[
+        ("ORIND_CONTEXT", "32k"),
+        ("ORIND_MODEL", "1"),
+        ("ORIND_LORA", "a.gguf, b.gguf=0.5"),
+        ("ORIND_BACKEND", "cpu"),
+        ("ORIND_SOCKET_MODE", "0600"),
+    ])
+    .unwrap();
+    assert_eq!((config.slots, config.context, &*config.model), (2, 32_768, "1"));
+    assert_eq!(config.lora, ["a.gguf", "b.gguf=0.5"]);
+    assert_eq!((config.backend, config.socket_mode), (Backend::Cpu, SocketMode(0o600)));
+    for (variable, value, reason) in [
+        ("ORIND_SLOTS", "two", "ORIND_SLOTS: is \"two\""),
+        ("ORIND_BACKEND", "tpu", "ORIND_BACKEND: `tpu` is not allowed; allowed are auto"),
+        ("ORIND_CONTEXT", "-1", "ORIND_CONTEXT: is -1"),
+    ] {
+        let error = with(&[(variable, value)]).unwrap_err().to_string();
+        assert!(error.starts_with(reason), "{error}");
+    }
+}
+
+#[test]
+fn context_lengths_have_a_unit() {
+    assert_eq!(["0", "4096", "32k", "1K"].map(tokens), [Ok(0), Ok(4096), Ok(32_768), Ok(1024)]);
+    for text in ["", "k", "1.5k", "-1", "32m", "99999999999999999999", "18446744073709551615k"] {
+        assert!(tokens(text).is_err(), "{text}");
+    }
+}
