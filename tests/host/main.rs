@@ -36,6 +36,7 @@ mod quality;
 mod recorded;
 mod residents;
 mod run;
+mod run_limits;
 mod serving;
 mod sweep;
 mod synthetic;

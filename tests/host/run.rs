@@ -229,9 +229,12 @@ fn a_network_is_read_again_after_a_change_of_its_external_data() {
             daemon.post("/orin/v1/run", &json!({"model": model, "inputs": {"x": x}})).json();
         (answer["outputs"]["y"]["values"][0].as_f64().unwrap(), answer["prepared"] == true)
     };
+    // A network is prepared for the next request only if a change of its files would be seen.
+    let settle = || std::thread::sleep(std::time::Duration::from_millis(150));
     weights(1.0);
+    settle();
     assert_eq!([ask(), ask()], [(2.0, false), (2.0, true)]);
-    std::thread::sleep(std::time::Duration::from_millis(20));
     weights(3.0);
+    settle();
     assert_eq!([ask(), ask()], [(6.0, false), (6.0, true)]);
 }

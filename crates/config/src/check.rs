@@ -59,6 +59,10 @@ impl Config {
             let allowed = "an absolute path is needed, or prefix_cache_mib = 0";
             return Err(Error::range("prefix_cache_dir", value, allowed));
         }
+        if !self.network_root.is_absolute() {
+            let value = format!("`{}`", self.network_root.display());
+            return Err(Error::range("network_root", value, "an absolute path is needed"));
+        }
         if !self.state_dir.is_absolute() {
             let value = format!("`{}`", self.state_dir.display());
             return Err(Error::range("state_dir", value, "an absolute path is needed"));

@@ -3,13 +3,14 @@
 use super::Config;
 
 /// All keys in the order of the documentation, and when a change takes effect.
-pub(super) const KEYS: [(&str, Effect); 35] = [
+pub(super) const KEYS: [(&str, Effect); 36] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
     ("token_file", Effect::Restart),
     ("model", Effect::Restart),
     ("models_dir", Effect::Now),
+    ("network_root", Effect::Now),
     ("backend", Effect::NextLoad),
     ("gpu_mode", Effect::NextLoad),
     ("memory_reserve_mib", Effect::NextLoad),

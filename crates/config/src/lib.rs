@@ -47,6 +47,8 @@ pub struct Config {
     /// Model to load at start: a GGUF file, `synthetic:NAME`, or empty.
     pub model: String,
     pub models_dir: PathBuf,
+    /// Folder below which the ONNX networks lie that requests may name.
+    pub network_root: PathBuf,
     pub backend: Backend,
     /// Limit on how much work is submitted to an Orin's GPU at once.
     pub gpu_mode: GpuMode,
@@ -193,6 +195,7 @@ impl Default for Config {
             token_file: PathBuf::new(),
             model: String::new(),
             models_dir: default_models_dir(),
+            network_root: "/".into(),
             backend: Backend::Auto,
             gpu_mode: GpuMode::Auto,
             memory_reserve_mib: 1024,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::modes::{Mode, Note};
@@ -35,6 +36,23 @@ pub enum Part {
     Block(u32),
     /// Recurrent snapshot of this slot: its rings and other states that are not split into blocks.
     Recurrent(u32),
+}
+
+/// Cancels an instance: its running step ends after the current kernel, and the instance is lost.
+#[derive(Clone, Debug, Default)]
+pub struct Canceller(Arc<AtomicBool>);
+
+impl Canceller {
+    /// Cancels the instance.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// True after [`Self::cancel`].
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -438,6 +456,11 @@ pub trait Instance: Send {
         at: usize,
         data: Data<'_>,
     ) -> Result<()>;
+
+    /// Ends the running step early from another thread, if the device can.
+    fn canceller(&self) -> Option<Canceller> {
+        None
+    }
 
     /// Starts `steps` consecutive executions of the plan and returns immediately. More than one
     /// step requires a decode plan, in which each step writes the inputs of the next.

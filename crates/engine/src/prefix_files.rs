@@ -14,11 +14,12 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use files::{Identity, RegularFile};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
@@ -152,7 +153,7 @@ impl PrefixFiles {
             return None;
         }
         let opened = identity(runner.model_files(), &runner.cache_format()).and_then(|root| {
-            let each = runner.adapter_files().map(|path| identity(std::iter::once(path), ""));
+            let each = runner.adapter_files().map(|files| identity(files, ""));
             let adapters = each.collect::<io::Result<_>>()?;
             Self::new(&store, root, adapters, sizes, counts, directories)
         });
@@ -416,21 +417,28 @@ fn found(dir: &Path) -> io::Result<Files> {
     Ok(files)
 }
 
-/// Hash of everything besides tokens that determines a block: the files and the cache format.
-fn identity<'a>(files: impl Iterator<Item = &'a Path>, evaluated_by: &str) -> io::Result<Name> {
+/// Hash of everything besides tokens that determines a block: the files that were loaded, and the cache format.
+///
+/// # Errors
+/// A file cannot be read, or has been written since it was opened: its weights may be those of before.
+fn identity<'a>(
+    files: impl Iterator<Item = &'a RegularFile>,
+    evaluated_by: &str,
+) -> io::Result<Name> {
     let mut hash = Sha256::new_with_prefix(MAGIC);
-    for path in files {
-        let file = File::open(path)?;
-        let facts = file.metadata()?;
-        // Every write to a file sets its change time, even one that only sets other times.
-        for fact in [facts.len(), facts.ino()] {
+    for file in files {
+        if !file.is_unchanged() {
+            return Err(io::Error::other("a file of the model was written while it was loaded"));
+        }
+        let Identity { device, inode, bytes, modified, changed } = file.identity();
+        for fact in [device, inode, bytes] {
             hash.update(fact.to_le_bytes());
         }
-        for fact in [facts.ctime(), facts.ctime_nsec()] {
+        for fact in [modified.0, modified.1, changed.0, changed.1] {
             hash.update(fact.to_le_bytes());
         }
-        let mut beginning = Vec::new();
-        file.take(BEGINNING).read_to_end(&mut beginning)?;
+        let mut beginning = vec![0; usize::try_from(bytes.min(BEGINNING)).unwrap_or(0)];
+        file.file().read_exact_at(&mut beginning, 0)?;
         hash.update(beginning);
     }
     hash.update(evaluated_by);

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use crate::error::{AdapterError, Error, MAX_ADAPTERS, Result};
 use crate::gguf::{Gguf, TensorInfo};
+use files::RegularFile;
 use plan::{DType, quant};
 
 /// Columns of stacked matrices B are a multiple of this, which the prefill kernels require.
@@ -77,6 +78,11 @@ impl Adapter {
     #[must_use]
     pub fn path(&self) -> &Path {
         self.gguf.path()
+    }
+
+    /// Its file, as it was opened.
+    pub fn files(&self) -> impl Iterator<Item = &RegularFile> {
+        self.gguf.files()
     }
 
     fn reject(&self, defect: AdapterError) -> AdapterError {

@@ -148,6 +148,12 @@ impl Session {
         Ok(self.instance.wait(ticket)?)
     }
 
+    /// Ends a running step early from another thread, if the device can. The session is lost then.
+    #[must_use]
+    pub fn canceller(&self) -> Option<device::Canceller> {
+        self.instance.canceller()
+    }
+
     /// Runs a step of a graph and returns the time of each of its parts.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Errors of models and their inputs.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Reason why a model cannot be read or run.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,12 @@ pub enum Error {
     /// The device cannot run the model, or fails.
     #[error(transparent)]
     Run(#[from] nn::Failure),
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
 }
 
 /// Result of an operation on models.

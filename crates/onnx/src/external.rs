@@ -1,17 +1,35 @@
 //! External data: values of tensors that are stored in files next to the model, read together with
 //! it.
 //!
-//! A model names such a file relative to itself. Only files in the model's folder are opened, and
-//! reads are limited to the files' sizes.
+//! A model names such a file relative to itself. Only regular files in the model's folder are opened,
+//! and reads are limited to the files' sizes.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+
+use files::{Identity, RegularFile};
 
 use crate::array::{self, Elem};
 use crate::error::{Error, Result};
 use crate::proto::{GraphProto, TensorProto};
+
+/// Treatment of links in the names of external data files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Followed wherever they lead: the model is the user's own. Download caches consist of links.
+    Followed,
+    /// Not followed out of the model's folder: the model comes from a client.
+    Inside,
+}
+
+/// A file of external data, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct External {
+    pub path: PathBuf,
+    pub identity: Identity,
+}
 
 /// Reads the external values of a graph's tensors from `folder`, at most `most` bytes. Returns the
 /// files that were read.
@@ -22,8 +40,9 @@ use crate::proto::{GraphProto, TensorProto};
 pub(crate) fn read_external(
     graph: &mut GraphProto,
     folder: &Path,
+    links: Links,
     most: u64,
-) -> Result<Vec<PathBuf>> {
+) -> Result<Vec<External>> {
     let (mut files, mut brought) = (HashMap::new(), 0_u64);
     let external = graph.initializer.iter_mut().filter(|tensor| tensor.data_location != 0);
     for tensor in external {
@@ -35,24 +54,25 @@ pub(crate) fn read_external(
             let what = format!("its external data has more than {most} bytes, the limit");
             Err(Error::Model { what })
         };
-        let values = values(tensor, folder, &mut files, want)?;
+        let values = values(tensor, folder, links, &mut files, want)?;
         tensor.raw_data = values;
         tensor.data_location = 0;
     }
-    Ok(files.into_values().map(|file| file.path).collect())
+    let of = |file: ExternalFile| External { path: file.path, identity: file.file.identity() };
+    Ok(files.into_values().map(of).collect())
 }
 
-/// An external data file: its length, and the bytes that no tensor has claimed yet.
+/// An external data file, and the bytes that no tensor has claimed yet.
 struct ExternalFile {
     path: PathBuf,
-    file: File,
-    length: u64,
+    file: RegularFile,
     left: u64,
 }
 
 fn values(
     tensor: &TensorProto,
     folder: &Path,
+    links: Links,
     files: &mut HashMap<String, ExternalFile>,
     mut may: impl FnMut(u64) -> Result<()>,
 ) -> Result<Vec<u8>> {
@@ -84,14 +104,14 @@ fn values(
     if !files.contains_key(location) {
         files.insert(
             location.to_owned(),
-            open(folder, location).map_err(|e| match e {
+            open(folder, location, links).map_err(|e| match e {
                 Error::Model { what } => wrong(what),
                 other => other,
             })?,
         );
     }
     let Some(file) = files.get_mut(location) else { unreachable!("put there before") };
-    let length = file.length;
+    let length = file.file.len();
     if offset.checked_add(want).is_none_or(|end| end > length) {
         return Err(wrong(format!(
             "{want} bytes from byte {offset} of {location}, which has {length}"
@@ -105,30 +125,29 @@ fn values(
     file.left = left;
     may(want)?;
     let mut bytes = vec![0; want as usize];
-    let read = file.file.read_exact_at(&mut bytes, offset);
+    let read = file.file.file().read_exact_at(&mut bytes, offset);
     read.map_err(|source| Error::Io { path: file.path.clone(), source })?;
     Ok(bytes)
 }
 
 /// Opens the file of that name in a folder.
-fn open(folder: &Path, location: &str) -> Result<ExternalFile> {
-    let inside = Path::new(location).components().all(|part| matches!(part, Component::Normal(_)));
-    if !inside || location.is_empty() {
-        let what = format!(
-            "its values are in `{location}`, and only files in the model's folder are read"
-        );
-        return Err(Error::Model { what });
+fn open(folder: &Path, location: &str, links: Links) -> Result<ExternalFile> {
+    let refused =
+        |why: &str| Error::Model { what: format!("its values are in `{location}`, {why}") };
+    let outside = "and only files in the model's folder are read";
+    if !files::has_only_names(Path::new(location)) {
+        return Err(refused(outside));
     }
     let path = folder.join(location);
-    let failed = |source| Error::Io { path: path.clone(), source };
-    // Opening a pipe would block.
-    let metadata = fs::metadata(&path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(Error::Model {
-            what: format!("its values are in `{location}`, which is not a regular file"),
-        });
-    }
-    let file = File::open(&path).map_err(failed)?;
-    let length = metadata.len();
-    Ok(ExternalFile { path, file, length, left: length })
+    let opened = match links {
+        Links::Followed => RegularFile::open(&path),
+        Links::Inside => RegularFile::open_beneath(folder, Path::new(location)),
+    };
+    let file = opened.map_err(|source| match source.kind() {
+        io::ErrorKind::InvalidInput => refused("which is not a regular file"),
+        io::ErrorKind::CrossesDevices => refused(outside),
+        _ => Error::Io { path: path.clone(), source },
+    })?;
+    let left = file.len();
+    Ok(ExternalFile { path, file, left })
 }

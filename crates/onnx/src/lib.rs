@@ -21,6 +21,7 @@ mod proto;
 
 pub use array::{Array, Elem};
 pub use error::{Error, Result};
+pub use external::{External, Links};
 pub use model::{Declared, Extent, Model};
 pub use network::Network;
 pub use ops::supported;

@@ -1,16 +1,19 @@
 //! A parsed model file: its graph, and its declared inputs and outputs.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use files::RegularFile;
 
 use prost::Message as _;
 
 use crate::array::Elem;
 use crate::error::{Error, Result};
+use crate::external::{External, Links, read_external};
 use crate::node::node_name;
+use crate::ops;
 use crate::proto::{GraphProto, ModelProto, ValueInfoProto};
-use crate::{external, ops};
 
 /// Supported opsets.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
@@ -21,7 +24,7 @@ pub struct Model {
     pub(crate) graph: GraphProto,
     pub(crate) opset: i64,
     producer: String,
-    beside: Vec<PathBuf>,
+    external: Vec<External>,
 }
 
 /// Declared extent of an axis.
@@ -43,24 +46,30 @@ pub struct Declared {
 }
 
 impl Model {
-    /// Reads a model file with its external data.
+    /// Reads the user's own model file with its external data.
     ///
     /// # Errors
     /// A file cannot be read or is shorter than the model requires; or as for [`Model::parse`].
     pub fn read(path: &Path) -> Result<Self> {
-        Self::read_within(path, u64::MAX)
+        let file = RegularFile::open(path).map_err(|source| Error::io(path, source))?;
+        Self::read_from(&file, path, Links::Followed, u64::MAX)
     }
 
-    /// Like [`Model::read`], with a limit on the bytes of external data.
+    /// Reads an open model file with its external data, of at most `most` bytes.
     ///
     /// # Errors
-    /// As for [`Model::read`], or the external data exceeds `most`.
-    pub fn read_within(path: &Path, most: u64) -> Result<Self> {
-        let bytes = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    /// As for [`Model::read`]; the external data exceeds `most`, or the file has changed meanwhile.
+    pub fn read_from(file: &RegularFile, path: &Path, links: Links, most: u64) -> Result<Self> {
+        let failed = |source| Error::io(path, source);
+        let mut bytes = Vec::new();
+        file.file().take(file.len()).read_to_end(&mut bytes).map_err(failed)?;
         let mut model = Self::parse(&bytes)?;
         drop(bytes);
         let folder = path.parent().unwrap_or(Path::new(""));
-        model.beside = external::read_external(&mut model.graph, folder, most)?;
+        model.external = read_external(&mut model.graph, folder, links, most)?;
+        if !file.is_unchanged() {
+            return Err(failed(io::Error::other("the file was written while it was read")));
+        }
         Ok(model)
     }
 
@@ -102,7 +111,7 @@ impl Model {
             let named = |(name, (opset, node))| format!("{name} (opset {opset}, node {node})");
             return Err(Error::Operators { operators: missing.into_iter().map(named).collect() });
         }
-        let model = Self { graph, opset, producer: producer_name, beside: Vec::new() };
+        let model = Self { graph, opset, producer: producer_name, external: Vec::new() };
         for declared in model.graph.input.iter().chain(&model.graph.output) {
             model.declared(declared)?;
         }
@@ -122,8 +131,8 @@ impl Model {
 
     /// External data files of the model.
     #[must_use]
-    pub fn beside(&self) -> &[PathBuf] {
-        &self.beside
+    pub fn external(&self) -> &[External] {
+        &self.external
     }
 
     /// Operators, and the number of nodes of each.

@@ -166,6 +166,12 @@ impl Network {
         Ok(all)
     }
 
+    /// Ends a running step early from another thread, if the device can. The network is lost then.
+    #[must_use]
+    pub fn canceller(&self) -> Option<device::Canceller> {
+        self.session.canceller()
+    }
+
     /// Writes an input for the next steps.
     ///
     /// # Errors

@@ -1,24 +1,28 @@
 //! Sessions: ONNX networks that HTTP clients run.
 //!
-//! Owns which networks stay prepared and on which device. One runs at a time. `onnx` interprets the
-//! files, the engine decides which devices are allowed, and the server translates requests and
-//! errors.
+//! Owns which networks stay prepared and on which device, and how a run is cancelled. `onnx`
+//! interprets the files, the engine decides which devices are allowed, and the server translates
+//! requests and errors and limits how many run at once.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use config::Backend;
-use device::Device;
+use device::{Canceller, Device};
+use files::{Identity, RegularFile};
 use nn::{Failure, SessionOptions};
-use onnx::{Array, Model, Network};
+use onnx::{Array, Links, Model, Network};
 use parking_lot::Mutex;
 use plan::Plan;
 
 /// Number of prepared networks; the least recently used is dropped.
 const MAX_SESSIONS: usize = 4;
+
+/// Most values of all outputs of a run.
+pub const MAX_OUTPUT_VALUES: usize = 16 << 20;
 
 /// Estimated memory of a network per byte of its file: weights as read, weights as stored, and
 /// values.
@@ -38,6 +42,8 @@ type OpenDevice<'a> = dyn Fn(Backend) -> Result<Arc<dyn Device>, String> + 'a;
 pub struct Target<'a> {
     pub backend: Backend,
     pub device: &'a OpenDevice<'a>,
+    /// Folder below which networks may lie.
+    pub root: &'a Path,
     /// System memory that a GPU must leave free, in bytes.
     pub reserve: u64,
     /// Directory of tuned kernel choices.
@@ -50,6 +56,12 @@ pub enum Error {
     /// The backend cannot be used.
     #[error("{0}")]
     Backend(String),
+    #[error("the run was cancelled")]
+    Cancelled,
+    #[error("is outside of {}, the folder of networks that clients may name", root.display())]
+    OutsideRoot { root: PathBuf },
+    #[error("the outputs have {values} values, more than {MAX_OUTPUT_VALUES}")]
+    TooManyValues { values: usize },
     #[error(transparent)]
     Network(#[from] onnx::Error),
 }
@@ -77,7 +89,9 @@ impl Error {
 
 /// A prepared network, and the files it was read from, the model's first.
 struct Session {
-    files: Vec<File>,
+    files: Vec<NamedFile>,
+    /// True if every change of the files since they were read is visible in their identities.
+    settled: bool,
     /// The requested backend.
     backend: Backend,
     /// Description of the device that was used.
@@ -88,16 +102,60 @@ struct Session {
 impl Session {
     /// Returns true if it was read from `path` and no file has changed.
     fn is_current(&self, path: &Path) -> bool {
-        let unchanged = |file: &File| File::stat(&file.path).is_ok_and(|now| now == *file);
-        self.files.first().is_some_and(|file| file.path == path) && self.files.iter().all(unchanged)
+        let unchanged = |file: &NamedFile| {
+            Identity::of(&file.path).is_ok_and(|identity| identity == file.identity)
+        };
+        self.settled
+            && self.files.first().is_some_and(|file| file.path == path)
+            && self.files.iter().all(unchanged)
     }
 }
 
+/// A file, as it was read.
 #[derive(PartialEq, Eq)]
-struct File {
+struct NamedFile {
     path: PathBuf,
-    bytes: u64,
-    modified: SystemTime,
+    identity: Identity,
+}
+
+/// Cancels a run from another thread.
+#[derive(Default)]
+pub struct Cancellation(Mutex<Cancelled>);
+
+#[derive(Default)]
+struct Cancelled {
+    cancelled: bool,
+    /// Of the network that runs.
+    running: Option<Canceller>,
+}
+
+impl Cancellation {
+    /// Cancels the run before its next stage, and between two kernels on a device that supports it.
+    pub fn cancel(&self) {
+        let mut state = self.0.lock();
+        state.cancelled = true;
+        if let Some(running) = &state.running {
+            running.cancel();
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.0.lock().cancelled { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    /// Calls `run`, during which [`Self::cancel`] ends the network's step.
+    fn during<T>(&self, canceller: Option<Canceller>, run: impl FnOnce() -> T) -> T {
+        {
+            let mut state = self.0.lock();
+            if let (true, Some(canceller)) = (state.cancelled, &canceller) {
+                canceller.cancel();
+            }
+            state.running = canceller;
+        }
+        let result = run();
+        self.0.lock().running = None;
+        result
+    }
 }
 
 /// Result of a run.
@@ -112,71 +170,94 @@ pub struct Answer {
 }
 
 impl Sessions {
-    /// Runs the network in a file. One runs at a time.
+    /// Runs the network in a file. Holds no lock while it reads, prepares or runs.
     ///
     /// # Errors
-    /// The device does not support the network, an input does not fit, or memory is short.
+    /// The file may not be named, the device does not support the network, an input does not fit,
+    /// memory is short, or the run was cancelled.
     pub fn run(
         &self,
         path: &Path,
         mut inputs: BTreeMap<String, Array>,
         target: &Target<'_>,
+        cancellation: &Cancellation,
     ) -> Result<Answer, Error> {
-        let mut all = self.0.lock();
-        let known = all.iter().position(|session| {
-            session.backend == target.backend
-                && session.is_current(path)
-                && session.network.fits(&inputs)
-        });
-        let (mut session, prepared) = match known {
-            Some(at) => (all.remove(at), true),
-            None => {
-                let result = match Session::new(path, &mut inputs, target) {
-                    Err(error) if error.is_out_of_memory() && !all.is_empty() => {
-                        all.clear();
-                        Session::new(path, &mut inputs, target)
-                    }
-                    result => result,
-                };
-                (result?, false)
-            }
+        // Checks the permission again each time: the file may be another one by now.
+        let file = open(path, target.root)?;
+        let known = {
+            let mut all = self.0.lock();
+            let known = all.iter().position(|session| {
+                session.backend == target.backend
+                    && session.is_current(path)
+                    && session.network.fits(&inputs)
+            });
+            known.map(|at| all.remove(at))
         };
+        let prepared = known.is_some();
+        let mut session = match known {
+            Some(session) => session,
+            None => match Session::new(&file, path, &mut inputs, target, cancellation) {
+                Err(error) if error.is_out_of_memory() && self.clear() => {
+                    Session::new(&file, path, &mut inputs, target, cancellation)?
+                }
+                result => result?,
+            },
+        };
+        let values = session.network.outputs().map(|(_, _, shape)| shape.iter().product::<usize>());
+        let values = values.fold(0, usize::saturating_add);
+        if values > MAX_OUTPUT_VALUES {
+            return Err(Error::TooManyValues { values });
+        }
         let start = Instant::now();
-        let outputs = session.network.run(&inputs);
+        let canceller = session.network.canceller();
+        let outputs = cancellation.during(canceller, || session.network.run(&inputs));
         let took = start.elapsed();
+        cancellation.check()?;
         let device = session.device.clone();
         // After a device error the network is dropped: its device may be lost.
-        if !matches!(&outputs, Err(onnx::Error::Run(_))) {
+        if session.settled && !matches!(&outputs, Err(onnx::Error::Run(_))) {
+            let mut all = self.0.lock();
             all.insert(0, session);
             all.truncate(MAX_SESSIONS);
         }
         Ok(Answer { outputs: outputs?, device, took, prepared })
     }
 
+    /// Drops all prepared networks. Returns whether there were any.
+    fn clear(&self) -> bool {
+        let all = std::mem::take(&mut *self.0.lock());
+        !all.is_empty()
+    }
+
     /// Drops all networks that are not running, to free memory for a model.
     pub fn drop_idle(&self) {
-        if let Some(mut all) = self.0.try_lock() {
-            all.clear();
-        }
+        self.clear();
     }
 }
 
 impl Session {
     /// Reads and prepares a network. Converts the inputs to the types that the file declares.
     fn new(
+        file: &RegularFile,
         path: &Path,
         inputs: &mut BTreeMap<String, Array>,
         target: &Target<'_>,
+        cancellation: &Cancellation,
     ) -> Result<Self, Error> {
-        let file = File::stat(path)?;
-        let need = file.bytes.saturating_mul(MEMORY_PER_BYTE);
+        let need = file.len().saturating_mul(MEMORY_PER_BYTE);
         let free = device::available().unwrap_or(u64::MAX);
         if free < need {
-            return Err(out_of_memory(format!("the network of {} bytes", file.bytes), need, free));
+            return Err(out_of_memory(format!("the network of {} bytes", file.len()), need, free));
         }
-        let model = Model::read_within(path, (free - need) / MEMORY_PER_BYTE)?;
-        let external = model.beside().iter().map(|path| File::stat(path));
-        let files = std::iter::once(Ok(file)).chain(external).collect::<Result<_, _>>()?;
+        cancellation.check()?;
+        let model = Model::read_from(file, path, Links::Inside, (free - need) / MEMORY_PER_BYTE)?;
+        let own = NamedFile { path: path.to_owned(), identity: file.identity() };
+        let external = model.external().iter();
+        let external =
+            external.map(|one| NamedFile { path: one.path.clone(), identity: one.identity });
+        let files: Vec<_> = std::iter::once(own).chain(external).collect();
+        let settled = files.iter().all(|file| file.identity.is_settled());
+        cancellation.check()?;
         for declared in model.inputs() {
             if let Some(array) = inputs.get_mut(&declared.name) {
                 array.elem = declared.elem;
@@ -194,7 +275,8 @@ impl Session {
             }
             result => result?,
         };
-        Ok(Self { files, backend: target.backend, device: info.description, network })
+        let device = info.description;
+        Ok(Self { files, settled, backend: target.backend, device, network })
     }
 }
 
@@ -207,7 +289,8 @@ pub fn plan(
     shapes: &BTreeMap<String, Vec<usize>>,
     target: &Target<'_>,
 ) -> Result<(Arc<dyn Device>, Plan), Error> {
-    let model = Model::read(path)?;
+    let file = open(path, target.root)?;
+    let model = Model::read_from(&file, path, Links::Inside, u64::MAX)?;
     let device = (target.device)(target.backend).map_err(Error::Backend)?;
     let network = Network::new(&model, &*device, shapes, &BTreeMap::new())?;
     let plan = network.plan().clone();
@@ -242,12 +325,17 @@ fn out_of_memory(what: String, need: u64, have: u64) -> Error {
     onnx::Error::Run(device::Error::OutOfMemory { what, need, have }.into()).into()
 }
 
-impl File {
-    fn stat(path: &Path) -> Result<Self, onnx::Error> {
-        let metadata =
-            fs::metadata(path).and_then(|metadata| Ok((metadata.len(), metadata.modified()?)));
-        let (bytes, modified) =
-            metadata.map_err(|source| onnx::Error::Io { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), bytes, modified })
-    }
+/// Opens a network's file, if clients may name it.
+fn open(path: &Path, root: &Path) -> Result<RegularFile, Error> {
+    let outside = || Error::OutsideRoot { root: root.to_owned() };
+    let opened = if root == Path::new("/") {
+        RegularFile::open(path)
+    } else {
+        let below = path.strip_prefix(root).map_err(|_| outside())?;
+        RegularFile::open_beneath(root, below)
+    };
+    opened.map_err(|source| match source.kind() {
+        io::ErrorKind::CrossesDevices => outside(),
+        _ => onnx::Error::Io { path: path.to_owned(), source }.into(),
+    })
 }

@@ -26,6 +26,7 @@ mod request_id;
 mod residents;
 mod response_store;
 mod run;
+mod run_answer;
 pub mod socket;
 mod status;
 pub mod tcp;
@@ -88,6 +89,7 @@ pub struct App {
     /// Limits how many prompts are prepared at a time.
     prompt_permits: Arc<Semaphore>,
     sessions: Sessions,
+    runs: run::RunQueue,
     lanes: Arc<ControlLoops>,
 }
 
@@ -122,6 +124,7 @@ impl App {
             responses: Mutex::default(),
             prompt_permits: Arc::new(Semaphore::new(prompt::CONCURRENT_PROMPTS)),
             sessions: Sessions::default(),
+            runs: run::RunQueue::default(),
             lanes,
         }))
     }

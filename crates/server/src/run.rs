@@ -5,28 +5,29 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use onnx::{Array, Elem};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::App;
 use super::body::JsonBody;
-use super::embeddings::base64;
 use super::error::Error;
 use super::load_spec::load_spec;
+use super::run_answer;
 use config::Backend;
 use engine::{Handle, LoadSpec};
 use errors::invalid::excerpt;
 use errors::one_line;
-use realtime::sessions::{self, Target};
+use realtime::sessions::{self, Cancellation, Target};
 
 pub(super) async fn run(
     State(app): State<Arc<App>>,
     JsonBody(request): JsonBody<api::RunRequest>,
-) -> Result<Json<api::RunAnswer>, Error> {
+) -> Result<Response, Error> {
     let encoded = match request.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -41,27 +42,59 @@ pub(super) async fn run(
         Ok((name, array))
     });
     let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
-    let config = app.config();
+    let path = app.config().network(&request.model);
+    let turn = app.runs.turn().await?;
     let asked = RequestedBackend::new(&app, request.backend);
-    let path = config.network(&request.model);
+    // Dropped with this future when the client disconnects.
+    let cancellation = CancelOnDrop(Arc::default());
+    let cancelled = Arc::clone(&cancellation.0);
     let work = move || {
-        let answer = asked.with_target(|target| app.sessions.run(&path, inputs, target));
+        let _turn = turn;
+        let answer =
+            asked.with_target(|target| app.sessions.run(&path, inputs, target, &cancelled));
         let answer = answer.map_err(|error| asked.error(&path, &error))?;
-        let output = |(name, array): (String, Array)| {
-            let Array { elem, shape, values } = array;
-            let values = if encoded { base64(&values).into() } else { values.into() };
-            (name, api::RunOutput { elem: elem.name().into(), shape, values })
-        };
-        Ok(api::RunAnswer {
-            model: path.display().to_string(),
-            device: answer.device,
-            prepared: answer.prepared,
-            run_ms: answer.took.as_secs_f64() * 1e3,
-            outputs: answer.outputs.into_iter().map(output).collect(),
-        })
+        Ok(run_answer::response(&path.display().to_string(), answer, encoded))
     };
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| Error::internal("the network's run failed"))?.map(Json)
+    done.map_err(|_| Error::internal("the network's run failed"))?
+}
+
+/// Cancels a run when it is dropped.
+struct CancelOnDrop(Arc<Cancellation>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Limits runs of networks: one at a time, and a few that wait. A waiting run occupies no thread,
+/// and leaves the queue when its client disconnects.
+pub(super) struct RunQueue {
+    turn: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+/// Most runs that wait.
+const WAITING: usize = 64;
+
+impl Default for RunQueue {
+    fn default() -> Self {
+        Self { turn: Arc::new(Semaphore::new(1)), waiting: Arc::new(Semaphore::new(WAITING)) }
+    }
+}
+
+impl RunQueue {
+    /// Waits until it is this run's turn.
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let Ok(_waiting) = self.waiting.try_acquire() else {
+            let message = format!("{WAITING} runs of networks are waiting already");
+            let error = Error::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
+            return Err(error.retry_after(1).hint("retry later"));
+        };
+        let turn = Arc::clone(&self.turn).acquire_owned().await;
+        turn.map_err(|_| Error::internal("the queue of runs was closed"))
+    }
 }
 
 /// Returns the values of an input. The network defines their type.
@@ -110,6 +143,7 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
 pub(super) struct RequestedBackend {
     engine: Handle,
     spec: LoadSpec,
+    root: PathBuf,
     tuned: Option<PathBuf>,
     /// True if the request named the backend.
     named: bool,
@@ -122,7 +156,8 @@ impl RequestedBackend {
         let load = api::LoadRequest { backend, ..api::LoadRequest::default() };
         let tuned = config.tuned().map(Path::to_owned);
         let engine = app.residents.first().engine.clone();
-        Self { engine, spec: load_spec(&config, load), tuned, named }
+        let root = config.network_root.clone();
+        Self { engine, spec: load_spec(&config, load), root, tuned, named }
     }
 
     pub(super) fn with_target<T>(&self, work: impl FnOnce(&Target<'_>) -> T) -> T {
@@ -133,6 +168,7 @@ impl RequestedBackend {
         work(&Target {
             backend: self.spec.backend,
             device: &device,
+            root: &self.root,
             reserve: self.spec.memory_reserve,
             tuned: self.tuned.as_deref(),
         })
@@ -143,6 +179,14 @@ impl RequestedBackend {
         let invalid =
             |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
         match (error, error.device_error()) {
+            (sessions::Error::Cancelled, _) => {
+                Error::new(StatusCode::SERVICE_UNAVAILABLE, "cancelled", message)
+            }
+            (sessions::Error::OutsideRoot { .. }, _) => {
+                Error::new(StatusCode::FORBIDDEN, "foreign_file", message)
+                    .param("model")
+                    .hint("`network_root` in the configuration names the folder")
+            }
             (sessions::Error::Backend(why), _) if self.named => Error::value("backend", why),
             (sessions::Error::Backend(why), _) => {
                 Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why)

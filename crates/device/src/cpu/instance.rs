@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -26,8 +26,8 @@ use super::width::{Width, plain_weight};
 use crate::ledger::{Ledger, Write};
 use crate::tune::Choices;
 use crate::{
-    Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Part, Prepared, Profile, Scope, Source,
-    Ticket, Timing, WeightSource,
+    Canceller, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Part, Prepared, Profile, Scope,
+    Source, Ticket, Timing, WeightSource,
 };
 use plan::{BufferId, DType, Plan, quant};
 use simd::Isa;
@@ -52,10 +52,21 @@ struct Task {
     writes: Vec<Write<'static>>,
 }
 
-/// Error: a kernel panicked. The instance is lost.
-struct Panicked;
+/// Reason why a step has not finished. The instance is lost.
+#[derive(Clone, Copy)]
+enum Ended {
+    Panicked,
+    Cancelled,
+}
 
-const PANICKED: &str = "a kernel panicked";
+impl Ended {
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Panicked => "a kernel panicked",
+            Self::Cancelled => "the run was cancelled",
+        }
+    }
+}
 
 impl Task {
     /// Carries out the writes, then the steps.
@@ -69,7 +80,8 @@ impl Task {
         memory: &Memory,
         pool: &mut Pool,
         sampling: &SamplingScratch,
-    ) -> Result<(), Panicked> {
+        canceller: &Canceller,
+    ) -> Result<(), Ended> {
         for write in &self.writes {
             // SAFETY: the caller's contract.
             unsafe { write_mailbox(&self.program, write) };
@@ -78,9 +90,16 @@ impl Task {
             let _turn = (pool.threads() > 1).then(|| STEP_LOCK.lock());
             // SAFETY: the caller's contract.
             let run = || unsafe {
-                execute_and_record_tokens(isa, memory, pool, sampling, &self.program, step, None);
+                let program = &self.program;
+                execute_and_record_tokens(
+                    isa, memory, pool, sampling, program, step, canceller, None,
+                )
             };
-            catch_unwind(AssertUnwindSafe(run)).map_err(|_| Panicked)?;
+            match catch_unwind(AssertUnwindSafe(run)) {
+                Ok(true) => {}
+                Ok(false) => return Err(Ended::Cancelled),
+                Err(_) => return Err(Ended::Panicked),
+            }
         }
         Ok(())
     }
@@ -127,7 +146,7 @@ unsafe fn write_mailbox(program: &Program, write: &Write<'_>) {
     }
 }
 
-/// Executes step `step` of a plan, and copies its tokens to the ring.
+/// Executes step `step` of a plan, and copies its tokens to the ring. Returns false if it was cancelled.
 ///
 /// # Safety
 ///
@@ -139,17 +158,21 @@ unsafe fn execute_and_record_tokens(
     sampling: &SamplingScratch,
     program: &Program,
     step: u64,
+    canceller: &Canceller,
     clock: Option<&[AtomicU64]>,
-) {
+) -> bool {
     // SAFETY: the caller's contract; every position of the ring has space for a step's tokens.
     unsafe {
-        execute_step(isa, memory, pool, sampling, program, clock);
+        if !execute_step(isa, memory, pool, sampling, program, canceller, clock) {
+            return false;
+        }
         if let Some((ids, rows)) = program.sampled {
             let buffers = &program.buffers;
             let ring = buffers.at(buffers.buffers().ring_at(step)).cast::<i32>();
             ring.copy_from_nonoverlapping(ids, rows);
         }
     }
+    true
 }
 
 /// The memory of one model and the thread that runs its plans.
@@ -163,6 +186,7 @@ pub(super) struct CpuInstance {
     /// A pool of only the calling thread, for programs that are too small to wake others.
     caller_pool: Pool,
     shared: Arc<Shared>,
+    canceller: Canceller,
     runner: Option<JoinHandle<()>>,
     ledger: Ledger<PlanState>,
 }
@@ -188,10 +212,11 @@ impl CpuInstance {
             submitted: Condvar::new(),
             done: Condvar::new(),
         });
+        let canceller = Canceller::default();
         let runner = thread::Builder::new().name("cpu-0".into()).spawn({
             let (memory, pool, shared) = (memory.clone(), pool.clone(), shared.clone());
-            let sampling = sampling.clone();
-            move || run(isa, &memory, &pool, &shared, &sampling)
+            let (sampling, canceller) = (sampling.clone(), canceller.clone());
+            move || run(isa, &memory, &pool, &shared, &sampling, &canceller)
         })?;
         let (runner, ledger) = (Some(runner), Ledger::new());
         let caller_pool = Pool::new(NonZeroUsize::MIN)?;
@@ -204,6 +229,7 @@ impl CpuInstance {
             pool,
             caller_pool,
             shared,
+            canceller,
             runner,
             ledger,
         })
@@ -371,16 +397,17 @@ impl Instance for CpuInstance {
             drop(queue);
             // SAFETY: nothing else is running, and `&mut self` excludes other access.
             let done = unsafe {
-                task.execute(self.isa, &self.memory, &mut self.caller_pool, &self.sampling)
+                let (memory, pool) = (&self.memory, &mut self.caller_pool);
+                task.execute(self.isa, memory, pool, &self.sampling, &self.canceller)
             };
             return match (done, self.shared.lock()) {
                 (Ok(()), mut queue) => {
                     queue.finished = sequence;
                     Ok(ticket)
                 }
-                (Err(Panicked), mut queue) => {
-                    queue.lost = Some(PANICKED.into());
-                    Err(self.ledger.lose(lost(PANICKED)))
+                (Err(ended), mut queue) => {
+                    queue.lost = Some(ended.reason().into());
+                    Err(self.ledger.lose(lost(ended.reason())))
                 }
             };
         }
@@ -388,6 +415,10 @@ impl Instance for CpuInstance {
         drop(queue);
         self.shared.submitted.notify_one();
         Ok(ticket)
+    }
+
+    fn canceller(&self) -> Option<Canceller> {
+        Some(self.canceller.clone())
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
@@ -418,7 +449,9 @@ impl Instance for CpuInstance {
         let (pool, step) = (&mut *pool, ticket.first + 1);
         // SAFETY: nothing is running, and `&mut self` excludes other access to the buffers and the memory.
         unsafe {
-            execute_and_record_tokens(isa, memory, pool, sampling, program, step, Some(&clock));
+            let never = Canceller::default();
+            let clock = Some(&*clock);
+            execute_and_record_tokens(isa, memory, pool, sampling, program, step, &never, clock);
         };
         let mut timings = Vec::with_capacity(clock.len());
         let mut from = 0;
@@ -559,7 +592,14 @@ fn pack(
 }
 
 /// Body of the executing thread, until the instance is dropped.
-fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, sampling: &SamplingScratch) {
+fn run(
+    isa: Isa,
+    memory: &Memory,
+    pool: &Mutex<Pool>,
+    shared: &Shared,
+    sampling: &SamplingScratch,
+    canceller: &Canceller,
+) {
     loop {
         let mut queue = shared.lock();
         let task = loop {
@@ -575,8 +615,8 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, sampling:
         let mut pool = pool.lock();
         // SAFETY: this submission is running, so its buffers belong to this thread; there is only one such thread,
         // so the memory does too.
-        if unsafe { task.execute(isa, memory, &mut pool, sampling) }.is_err() {
-            shared.lock().lost = Some(PANICKED.into());
+        if let Err(ended) = unsafe { task.execute(isa, memory, &mut pool, sampling, canceller) } {
+            shared.lock().lost = Some(ended.reason().into());
             shared.done.notify_all();
             return;
         }
@@ -585,7 +625,8 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, sampling:
     }
 }
 
-/// Executes a program once. Adds the nanoseconds of each kernel call, barrier included, to `clock`.
+/// Executes a program once. Adds the nanoseconds of each kernel call, barrier included, to `clock`. Returns false if it
+/// was cancelled.
 ///
 /// # Safety
 ///
@@ -596,8 +637,11 @@ unsafe fn execute_step(
     pool: &mut Pool,
     sampling: &SamplingScratch,
     program: &Program,
+    canceller: &Canceller,
     clock: Option<&[AtomicU64]>,
-) {
+) -> bool {
+    // Index of the last call. The first thread writes it before the barrier of that call, so all threads leave there.
+    let last = AtomicUsize::new(usize::MAX);
     // SAFETY: the caller's contract.
     unsafe {
         let (rows, active) = (program.rows, program.active());
@@ -607,7 +651,13 @@ unsafe fn execute_step(
             let mut begin = clock.map(|_| Instant::now());
             for (i, call) in program.calls.iter().enumerate() {
                 execute::run(call, &context, w);
+                if w.index() == 0 && canceller.is_cancelled() {
+                    last.store(i, Ordering::Relaxed);
+                }
                 w.barrier();
+                if last.load(Ordering::Relaxed) == i {
+                    return;
+                }
                 if let (Some(clock), Some(begin)) = (clock, &mut begin) {
                     let end = Instant::now();
                     let spent = end.duration_since(std::mem::replace(begin, end));
@@ -617,4 +667,5 @@ unsafe fn execute_step(
             }
         });
     }
+    last.into_inner() == usize::MAX
 }

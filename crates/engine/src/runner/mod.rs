@@ -7,7 +7,6 @@ pub(crate) mod plans;
 mod prepared;
 mod steps;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
 use device::{AUTO, Activity, BLOCK, Device, Error, Footprint, Instance, Part};
+use files::RegularFile;
 use model::{KvLayout, Model, Pooling};
 use plan::sample::NOT_FINITE;
 use plan::{Bucket, Cost, Outputs, fuse};
@@ -394,12 +394,13 @@ impl ModelRunner {
         self.layout.ring.filter(|_| self.model.rings(self.layout).0 > 0)
     }
 
-    pub(crate) fn model_files(&self) -> impl Iterator<Item = &Path> {
-        self.model.gguf().paths()
+    pub(crate) fn model_files(&self) -> impl Iterator<Item = &RegularFile> {
+        self.model.gguf().files()
     }
 
-    pub(crate) fn adapter_files(&self) -> impl Iterator<Item = &Path> {
-        self.model.adapters().map(model::Adapter::path)
+    /// Files of each adapter.
+    pub(crate) fn adapter_files(&self) -> impl Iterator<Item = impl Iterator<Item = &RegularFile>> {
+        self.model.adapters().map(model::Adapter::files)
     }
 
     /// Everything besides model and tokens that determines a slot's bytes: the device's layout, its arithmetic, the

@@ -7,6 +7,7 @@ use super::error::{Error, SplitDefect};
 use super::header::{self, Header};
 use super::metadata::Metadata;
 use super::source::Source;
+use files::RegularFile;
 use plan::DType;
 
 /// An open GGUF model with a checked header. Threads may share it, since reads are positional.
@@ -172,6 +173,11 @@ impl Gguf {
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.shards.iter().map(|source| source.len).sum()
+    }
+
+    /// All files of the model, as they were opened.
+    pub fn files(&self) -> impl Iterator<Item = &RegularFile> {
+        self.shards.iter().filter_map(Source::file)
     }
 
     /// Paths of all files of the model.

@@ -5,11 +5,11 @@
 //! Reading a file that has shrunk, or a bad disk, is an error with an offset; loading from a mapping would raise
 //! `SIGBUS`.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use files::RegularFile;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::error::{Defect, Error};
@@ -25,22 +25,23 @@ pub(super) struct Source {
 
 #[derive(Debug)]
 enum Bytes {
-    File(File),
+    File(RegularFile),
     Memory(Vec<u8>),
 }
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        let fail = |cause| Error::Open { path: path.to_owned(), cause };
-        // Without O_NONBLOCK, opening a pipe without a writer would block forever. It has no effect on files.
-        let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = open.map_err(fail)?;
-        let meta = file.metadata().map_err(fail)?;
-        if !meta.is_file() {
-            let cause = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(fail(cause));
+        let file = RegularFile::open(path)
+            .map_err(|cause| Error::Open { path: path.to_owned(), cause })?;
+        Ok(Self { path: path.to_owned(), len: file.len(), bytes: Bytes::File(file) })
+    }
+
+    /// The file, unless the bytes are in memory.
+    pub(super) const fn file(&self) -> Option<&RegularFile> {
+        match &self.bytes {
+            Bytes::File(file) => Some(file),
+            Bytes::Memory(_) => None,
         }
-        Ok(Self { path: path.to_owned(), len: meta.len(), bytes: Bytes::File(file) })
     }
 
     pub(super) fn memory(bytes: Vec<u8>) -> Self {
@@ -56,7 +57,7 @@ impl Source {
         field: impl Fn() -> String,
     ) -> Result<(), Error> {
         let done = match &self.bytes {
-            Bytes::File(file) => file.read_exact_at(buf, offset),
+            Bytes::File(file) => file.file().read_exact_at(buf, offset),
             Bytes::Memory(bytes) => usize::try_from(offset)
                 .ok()
                 .and_then(|at| bytes.get(at..)?.get(..buf.len()))
@@ -76,7 +77,7 @@ impl Source {
     /// because a range would spare the pages that it covers only in part, and those may be megabytes large.
     pub(super) fn forget(&self) {
         if let Bytes::File(file) = &self.bytes {
-            _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+            _ = posix_fadvise(file.file(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         }
     }
 
@@ -86,7 +87,7 @@ impl Source {
 
     fn len_now(&self) -> u64 {
         match &self.bytes {
-            Bytes::File(file) => file.metadata().map_or(0, |m| m.len()),
+            Bytes::File(file) => file.file().metadata().map_or(0, |m| m.len()),
             Bytes::Memory(bytes) => bytes.len() as u64,
         }
     }

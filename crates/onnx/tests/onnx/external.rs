@@ -1,9 +1,11 @@
 //! External data: read from the model's folder only.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use device::cpu::Cpu;
-use onnx::{Array, Elem, Model, Network};
+use files::RegularFile;
+use onnx::{Array, Elem, Links, Model, Network};
 use orind_testing::external::model;
 use tempfile::TempDir;
 
@@ -35,10 +37,38 @@ fn external_data_is_limited() {
     let path = dir.path().join("model.onnx");
     fs::write(&path, model(&[("location", "data")], &[("location", "data"), ("offset", "16")]))
         .unwrap();
-    let read = Model::read_within(&path, 32).unwrap();
-    assert_eq!(read.beside(), [dir.path().join("data")]);
-    let refused = Model::read_within(&path, 31).err().unwrap();
+    let file = RegularFile::open(&path).unwrap();
+    let read = |most| {
+        let file = RegularFile::open(&path).unwrap();
+        Model::read_from(&file, &path, Links::Inside, most)
+    };
+    let model = read(32).unwrap();
+    assert_eq!(model.external()[0].path, dir.path().join("data"));
+    assert!(file.is_unchanged());
+    let refused = read(31).err().unwrap();
     assert!(report(&refused).contains("more than 31 bytes, the limit"), "{refused}");
+}
+
+/// A client that may use the daemon, but not read its files, must not read them through links of its own.
+#[test]
+fn links_of_clients_stay_in_the_folder() {
+    let dir = TempDir::new().unwrap();
+    let (folder, secret) = (dir.path().join("client"), dir.path().join("secret"));
+    fs::create_dir_all(&folder).unwrap();
+    fs::create_dir_all(&secret).unwrap();
+    fs::write(secret.join("data"), [0; 32]).unwrap();
+    symlink(secret.join("data"), folder.join("file")).unwrap();
+    symlink("../secret", folder.join("folder")).unwrap();
+    let path = folder.join("model.onnx");
+    for location in ["file", "folder/data"] {
+        let at = [("location", location)];
+        fs::write(&path, model(&at, &at)).unwrap();
+        let read =
+            |links| Model::read_from(&RegularFile::open(&path).unwrap(), &path, links, u64::MAX);
+        assert!(read(Links::Followed).is_ok(), "{location}");
+        let error = report(&read(Links::Inside).unwrap_err());
+        assert!(error.ends_with("and only files in the model's folder are read"), "{error}");
+    }
 }
 
 #[test]
