@@ -1,6 +1,6 @@
 //! A parsed model file: its graph, and its declared inputs and outputs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Read as _};
 use std::path::Path;
 
@@ -148,8 +148,9 @@ impl Model {
     /// Inputs that the caller must provide: those without an initializer.
     #[must_use]
     pub fn inputs(&self) -> Vec<Declared> {
-        let own = |name: &str| self.graph.initializer.iter().any(|tensor| tensor.name == name);
-        let given = self.graph.input.iter().filter(|input| !own(&input.name));
+        let initializers = self.graph.initializer.iter().map(|tensor| &*tensor.name);
+        let own: HashSet<&str> = initializers.collect();
+        let given = self.graph.input.iter().filter(|input| !own.contains(&*input.name));
         given.filter_map(|input| self.declared(input).ok()).collect()
     }
 

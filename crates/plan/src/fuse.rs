@@ -58,7 +58,7 @@ impl Fusions {
 
 #[must_use]
 pub fn fuse(plan: &Plan, fusions: Fusions) -> Plan {
-    let mut rewriter = Rewriter { plan: plan.clone() };
+    let mut rewriter = Rewriter { plan: plan.clone(), uses: Vec::new(), removed: Vec::new() };
     if fusions.composites {
         rewriter.collapse_composites(fusions.convolutions);
         if fusions.projections {
@@ -88,6 +88,17 @@ pub fn fuse(plan: &Plan, fusions: Fusions) -> Plan {
 
 struct Rewriter {
     plan: Plan,
+    /// Steps that use each buffer. Valid during [`Rewriter::rewrite`], like `removed`.
+    uses: Vec<Uses>,
+    /// True for steps that rewrites have replaced.
+    removed: Vec<bool>,
+}
+
+/// Steps that use a buffer, in ascending order.
+#[derive(Clone, Default)]
+struct Uses {
+    readers: Vec<usize>,
+    writers: Vec<usize>,
 }
 
 struct Rewrite {
@@ -126,14 +137,35 @@ impl Rewriter {
         Step { op, label, scope: None, cost }
     }
 
-    fn readers(&self, buffer: BufferId) -> Vec<usize> {
-        let reads = |step: &Step| step.op.reads().iter().any(|view| view.buffer == buffer);
-        (0..self.plan.steps.len()).filter(|&at| reads(&self.plan.steps[at])).collect()
+    fn readers(&self, buffer: BufferId) -> &[usize] {
+        &self.uses[buffer.index()].readers
     }
 
     fn writer(&self, buffer: BufferId) -> Option<usize> {
-        let writes = |step: &Step| step.op.writes().iter().any(|view| view.buffer == buffer);
-        self.plan.steps.iter().position(writes)
+        self.uses[buffer.index()].writers.first().copied()
+    }
+
+    /// Steps that have not been replaced.
+    fn steps(&self) -> impl Iterator<Item = (usize, &Step)> {
+        self.plan.steps.iter().enumerate().filter(|(at, _)| !self.removed[*at])
+    }
+
+    /// Adds a step to the uses of its buffers, or removes it from them.
+    fn index(&mut self, at: usize, add: bool) {
+        fn set(steps: &mut Vec<usize>, at: usize, add: bool) {
+            match (steps.binary_search(&at), add) {
+                (Err(place), true) => steps.insert(place, at),
+                (Ok(place), false) => drop(steps.remove(place)),
+                (Ok(_), true) | (Err(_), false) => {}
+            }
+        }
+        let op = &self.plan.steps[at].op;
+        for view in op.reads() {
+            set(&mut self.uses[view.buffer.index()].readers, at, add);
+        }
+        for view in op.writes() {
+            set(&mut self.uses[view.buffer.index()].writers, at, add);
+        }
     }
 
     fn class(&self, view: &View) -> Class {
@@ -147,19 +179,30 @@ impl Rewriter {
 
     /// Applies the rewrite that `find` returns at a step, until none is left.
     fn rewrite(&mut self, find: impl Fn(&Self, usize) -> Option<Rewrite>) {
-        let mut at = 0;
-        while at < self.plan.steps.len() {
-            if let Some(Rewrite { old, at: place, new }) = find(self, at) {
-                self.plan.steps[place] = new;
-                let mut index = 0..;
-                self.plan.steps.retain(|_| {
-                    index.next().is_some_and(|step| step == place || !old.contains(&step))
-                });
-                at = old.into_iter().fold(at, usize::min);
-            } else {
-                at += 1;
-            }
+        let count = self.plan.steps.len();
+        self.removed = vec![false; count];
+        self.uses = vec![Uses::default(); self.plan.buffers.len()];
+        for at in 0..count {
+            self.index(at, true);
         }
+        let mut at = 0;
+        while at < count {
+            let found = if self.removed[at] { None } else { find(self, at) };
+            let Some(Rewrite { old, at: place, new }) = found else {
+                at += 1;
+                continue;
+            };
+            for &step in old.iter().chain([&place]) {
+                self.index(step, false);
+                self.removed[step] = true;
+            }
+            self.plan.steps[place] = new;
+            self.removed[place] = false;
+            self.index(place, true);
+            at = old.into_iter().fold(at, usize::min);
+        }
+        let mut removed = std::mem::take(&mut self.removed).into_iter();
+        self.plan.steps.retain(|_| !removed.next().unwrap_or(false));
     }
 
     fn collapse_composites(&mut self, convolutions: bool) {
@@ -275,7 +318,8 @@ impl Rewriter {
         let same = |step: &usize| {
             single(*step).is_some_and(|(other, linear)| other == x && glu(linear) == glu(first))
         };
-        let old: Vec<usize> = (at..self.plan.steps.len()).filter(same).take(MAX_WEIGHTS).collect();
+        let later = self.readers(x.buffer).iter().copied().skip_while(|step| *step < at);
+        let old: Vec<usize> = later.filter(same).take(MAX_WEIGHTS).collect();
         if old.len() == 1 {
             return None;
         }
@@ -359,12 +403,13 @@ impl Rewriter {
         };
         let (rows, rotated, keys, ring) = kv_write(at)?;
         let k = self.rotated(rotated, at)?;
-        let v_write = (at + 1..steps.len()).find(|&step| kv_write(step).is_some())?;
+        let mut later = self.steps().map(|(step, _)| step).skip_while(|step| *step <= at);
+        let v_write = later.find(|&step| kv_write(step).is_some())?;
         let (rows_of_v, v, values, ring_of_v) = kv_write(v_write)?;
         if rows_of_v != rows || ring_of_v != ring {
             return None;
         }
-        let attention = steps.iter().enumerate().find_map(|(step, s)| match &s.op {
+        let attention = self.steps().find_map(|(step, s)| match &s.op {
             Op::Attention(Attention { q, caches, .. }) if caches.keys.buffer == keys.buffer => {
                 Some((q, step))
             }
@@ -428,7 +473,7 @@ impl Rewriter {
         let steps = &self.plan.steps;
         let Op::Sample(sample @ Sample { next: None, .. }) = &steps[at].op else { return None };
         let assign = |assigned: BufferId| {
-            steps.iter().enumerate().find_map(|(step, s)| match &s.op {
+            self.steps().find_map(|(step, s)| match &s.op {
                 Op::Assign { value, mailbox } if value.buffer == assigned => Some((step, mailbox)),
                 _ => None,
             })
@@ -436,7 +481,7 @@ impl Rewriter {
         let (to_tokens, tokens) = assign(sample.ids.buffer)?;
         let one =
             |view: &View| matches!(self.class(view), Class::Constant(one) if one.get() == 1.0);
-        let (add, sum) = steps.iter().enumerate().find_map(|(step, s)| match &s.op {
+        let (add, sum) = self.steps().find_map(|(step, s)| match &s.op {
             Op::Binary { op: Binary::Add, a, b, out }
                 if *a == sample.inputs.positions && one(b) =>
             {
