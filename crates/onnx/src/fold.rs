@@ -15,6 +15,12 @@ use crate::ops::{cast, shapes};
 /// Most elements of a result.
 const MOST: usize = 1 << 16;
 
+/// True if the host computes results of this shape.
+fn is_small(shape: &[usize]) -> bool {
+    let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
+    count.is_some_and(|count| count <= MOST)
+}
+
 /// The outputs of a node, if the host can compute them.
 pub(crate) fn fold(node: &Node<'_>) -> Folded {
     let mut all = Vec::new();
@@ -51,6 +57,9 @@ pub(crate) fn fold(node: &Node<'_>) -> Folded {
         }
         "Concat" => {
             let at = axis(node.integer("axis", 1), first.shape().len())?;
+            if all.iter().map(|known| known.values.len()).sum::<usize>() > MOST {
+                return Ok(None);
+            }
             let views: Vec<ArrayViewD<'_, f64>> = all.iter().map(|k| k.values.view()).collect();
             same(first, concatenate(Axis(at), &views).map_err(|e| invalid(e.to_string()))?)
         }
@@ -67,7 +76,7 @@ pub(crate) fn fold(node: &Node<'_>) -> Folded {
         "Expand" => {
             let shape = node.known_integers(1, "the shape")?;
             let shape = shapes::expanded(first.shape(), &shape)?;
-            if shape.iter().product::<usize>() > MOST {
+            if !is_small(&shape) {
                 return Ok(None);
             }
             same(first, wide(&first.values, &shape))
@@ -115,8 +124,11 @@ fn gather(node: &Node<'_>, x: &Known) -> Folded {
     let at = axis(node.integer("axis", 0), x.shape().len())?;
     let indices = node.known(1, "indices")?;
     let places = shapes::places(&indices.integers(), x.shape()[at])?;
-    let taken = x.values.select(Axis(at), &places);
     let shape = [&x.shape()[..at], indices.shape(), &x.shape()[at + 1..]].concat();
+    if !is_small(&shape) {
+        return Ok(None);
+    }
+    let taken = x.values.select(Axis(at), &places);
     let flat: Vec<f64> = taken.iter().copied().collect();
     Ok(Known::new(x.elem, &shape, flat).map(|known| vec![known]))
 }
@@ -154,6 +166,9 @@ fn choose(all: &[&Known]) -> Folded {
     let &[condition, a, b] = all else { return Ok(None) };
     let shape = shapes::broadcast(condition.shape(), a.shape())?;
     let shape = shapes::broadcast(&shape, b.shape())?;
+    if !is_small(&shape) {
+        return Ok(None);
+    }
     let [condition, mut made, b] =
         [&condition.values, &a.values, &b.values].map(|x| wide(x, &shape));
     ndarray::Zip::from(&mut made).and(&condition).and(&b).for_each(|a, c, b| {
@@ -287,7 +302,7 @@ fn together(
     function: impl Fn(f64, f64) -> f64,
 ) -> NodeResult<ArrayD<f64>> {
     let shape = shapes::broadcast(a.shape(), b.shape())?;
-    if shape.iter().product::<usize>() > MOST {
+    if !is_small(&shape) {
         return Err("the result is too large for the host".into());
     }
     let (mut a, b) = (wide(a, &shape), wide(b, &shape));

@@ -86,7 +86,9 @@ pub(crate) fn build(
             what: why.what,
             depends: why.depends,
         };
-        let made = import.node(proto, model.opset, &values).map_err(failed)?;
+        let made = import.node(proto, model.opset, &values);
+        let made = made.and_then(|made| Ok(import.g.check_size().map(|()| made)?));
+        let made = made.map_err(failed)?;
         for (name, value) in proto.output.iter().zip(made) {
             if !name.is_empty() {
                 values.insert(name, value);

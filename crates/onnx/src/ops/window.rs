@@ -36,21 +36,31 @@ struct Geometry {
     extra: Vec<usize>,
 }
 
+/// Largest extent of a window, stride, dilation or padding.
+const LARGEST: usize = 1 << 16;
+
+/// Converts an attribute's value.
+fn extent(value: i64) -> Option<usize> {
+    usize::try_from(value).ok().filter(|n| *n <= LARGEST)
+}
+
 fn counts(node: &Node<'_>, name: &str, axes: usize) -> NodeResult<Vec<usize>> {
     let Some(all) = node.integers(name) else { return Ok(vec![1; axes]) };
-    let counts = all.iter().map(|&n| usize::try_from(n).ok().filter(|n| *n > 0));
+    let counts = all.iter().map(|&n| extent(n).filter(|n| *n > 0));
     let counts: Option<Vec<usize>> = counts.collect();
-    counts
-        .filter(|c| c.len() == axes)
-        .ok_or_else(|| invalid(format!("{name} {all:?} does not fit {axes} axes")))
+    counts.filter(|c| c.len() == axes).ok_or_else(|| {
+        invalid(format!("{name} {all:?} does not fit {axes} axes, each 1 to {LARGEST}"))
+    })
 }
 
 /// Explicit pads, two per axis.
 fn named_pads(node: &Node<'_>, axes: usize) -> NodeResult<Vec<[usize; 2]>> {
     let Some(all) = node.integers("pads") else { return Ok(vec![[0, 0]; axes]) };
-    let pads = all.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
-    let pads = pads.ok().filter(|p| p.len() == 2 * axes);
-    let pads = pads.ok_or_else(|| invalid(format!("pads {all:?} do not fit {axes} axes")))?;
+    let pads = all.iter().map(|&n| extent(n)).collect::<Option<Vec<_>>>();
+    let pads = pads.filter(|p| p.len() == 2 * axes);
+    let pads = pads.ok_or_else(|| {
+        invalid(format!("pads {all:?} do not fit {axes} axes, each 0 to {LARGEST}"))
+    })?;
     Ok((0..axes).map(|i| [pads[i], pads[axes + i]]).collect())
 }
 

@@ -76,6 +76,110 @@ fn one(name: &str, shape: &[usize]) -> BTreeMap<String, Array> {
     [(name.to_owned(), Array { elem: Elem::F32, shape: shape.to_vec(), values })].into()
 }
 
+/// An initializer of 64-bit integers.
+fn integers(name: &str, values: &[i64]) -> Vec<u8> {
+    let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let count = [8, values.len() as u8, 16, 7];
+    field(5, &[&count[..], &field(8, name.as_bytes()), &field(9, &raw)].concat())
+}
+
+/// An initializer of bytes of the type `elem` with zeroes.
+fn zeroes(name: &str, elem: u8, shape: [usize; 3]) -> Vec<u8> {
+    let count: usize = shape.iter().product();
+    let dims: Vec<u8> =
+        shape.iter().flat_map(|n| [8, (n % 128) as u8 | 128, (n / 128) as u8]).collect();
+    field(
+        5,
+        &[&dims[..], &[16, elem], &field(8, name.as_bytes()), &field(9, &vec![0; count])].concat(),
+    )
+}
+
+/// Small files that ask for much memory are refused, without allocating it.
+#[test]
+fn sizes_from_files_are_checked_before_memory_is_allocated() {
+    let node = |op: &[u8], inputs: &[&str], out: &str, attributes: &[Vec<u8>]| {
+        let inputs = inputs.iter().flat_map(|name| field(1, name.as_bytes()));
+        let attributes = attributes.iter().flat_map(|attribute| field(5, attribute));
+        let rest = [field(2, out.as_bytes()), field(4, op)].concat();
+        field(1, &inputs.chain(rest).chain(attributes).collect::<Vec<u8>>())
+    };
+    // 2^40 each, packed.
+    let huge = [0x80, 0x80, 0x80, 0x80, 0x80, 0x20];
+    let list = |name: &[u8], count: usize| {
+        [field(1, name), field(8, &huge.repeat(count)), vec![0xa0, 1, 7]].concat()
+    };
+    let x = [0x0a, 2, 8, 1, 0x0a, 2, 8, 1, 0x0a, 2, 8, 4, 0x0a, 2, 8, 4];
+    let cases: Vec<(&str, Vec<Vec<u8>>)> = vec![
+        (
+            "folded Gather",
+            vec![
+                node(b"Expand", &["i", "s2"], "i2", &[]),
+                node(b"Expand", &["i", "s1"], "i1", &[]),
+                node(b"Gather", &["i1", "i2"], "y", &[]),
+                integers("i", &[0]),
+                integers("s1", &[1, 65536]),
+                integers("s2", &[65536]),
+            ],
+        ),
+        (
+            "folded Where",
+            vec![
+                node(b"Where", &["c", "a", "b"], "y", &[]),
+                zeroes("c", 9, [1000, 1, 1]),
+                zeroes("a", 9, [1, 1000, 1]),
+                zeroes("b", 9, [1, 1, 1000]),
+            ],
+        ),
+        (
+            "folded Concat",
+            vec![
+                node(b"Expand", &["i", "s"], "i2", &[]),
+                node(
+                    b"Concat",
+                    &["i2"; 3000],
+                    "y",
+                    &[[field(1, b"axis"), vec![24, 0, 0xa0, 1, 2]].concat()],
+                ),
+                integers("i", &[0]),
+                integers("s", &[65536]),
+            ],
+        ),
+        (
+            "windows",
+            vec![node(b"MaxPool", &["x"], "y", &[list(b"kernel_shape", 2), list(b"pads", 4)])],
+        ),
+        (
+            "elements",
+            vec![node(b"Expand", &["x", "s"], "y", &[]), integers("s", &[60_000, 1, 60_000, 4, 4])],
+        ),
+    ];
+    let info = |name: &[u8], shape: &[u8]| {
+        let of = [&[8, 1][..], &field(2, shape)].concat();
+        [field(1, name), field(2, &field(1, &of))].concat()
+    };
+    for (name, parts) in cases {
+        let tail = [field(11, &info(b"x", &x)), field(12, &info(b"y", &[]))].concat();
+        let graph = [parts.concat(), tail].concat();
+        let bytes = [field(7, &graph), field(8, &[16, 17])].concat();
+        let model =
+            Model::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {}", report(&error)));
+        let before = memory();
+        let made = Network::of(&model, &Cpu::detect(), &one("x", &[1, 1, 4, 4]));
+        let error = made.err().map(|error| report(&error));
+        assert!(memory() < before + (1 << 30), "{name}: {error:?}");
+        if matches!(name, "windows" | "elements") {
+            assert!(error.is_some(), "{name}");
+        }
+    }
+}
+
+/// Peak of this process's memory in bytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
 #[test]
 fn files_that_are_not_models_are_rejected() {
     assert!(

@@ -2,6 +2,12 @@
 
 use crate::{Class, DType, Op, Scalar, Window};
 
+/// Most elements of a tensor: kernels count them in 32 bits.
+pub const MAX_ELEMENTS: usize = i32::MAX as usize;
+
+/// Most nodes of a graph.
+pub const MAX_NODES: usize = 1 << 20;
+
 /// Handle of a tensor; valid only for the graph that created it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tensor(pub(super) usize);
@@ -25,6 +31,10 @@ pub enum Error {
     Gradient { op: String, reason: &'static str },
     #[error("{class:?} `{name}` is declared twice, with different shapes or types")]
     Redeclared { class: Class, name: String },
+    #[error("a tensor of shape {shape:?} has more than {MAX_ELEMENTS} elements")]
+    TooManyElements { shape: Vec<usize> },
+    #[error("the graph has more than {MAX_NODES} nodes")]
+    TooManyNodes,
     /// The lowered plan is invalid: a bug in a definition.
     #[error("lowering gave an invalid plan: {0}")]
     Plan(#[from] crate::Invalid),
@@ -104,6 +114,8 @@ pub struct Graph {
     pub(super) open_composite: bool,
     pub(super) labels: Vec<String>,
     pub(super) outputs: Vec<(String, Tensor)>,
+    /// First violation of a size limit. Sizes may come from a file, so they are checked before anything is allocated.
+    exceeded: Option<Error>,
 }
 
 impl Graph {
@@ -115,6 +127,14 @@ impl Graph {
     /// Labels the following operations with a place in the model.
     pub fn at(&mut self, label: impl Into<String>) {
         self.labels.push(label.into());
+    }
+
+    /// Checks that no tensor has too many elements, and that there are not too many nodes.
+    ///
+    /// # Errors
+    /// [`Error::TooManyElements`] or [`Error::TooManyNodes`].
+    pub fn check_size(&self) -> Result<()> {
+        self.exceeded.clone().map_or(Ok(()), Err)
     }
 
     #[must_use]
@@ -145,6 +165,14 @@ impl Graph {
     }
 
     pub(super) fn push(&mut self, kind: Kind, shape: Vec<usize>, dtype: DType) -> Tensor {
+        if self.exceeded.is_none() {
+            let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
+            if count.is_none_or(|count| count > MAX_ELEMENTS) {
+                self.exceeded = Some(Error::TooManyElements { shape: shape.clone() });
+            } else if self.nodes.len() >= MAX_NODES {
+                self.exceeded = Some(Error::TooManyNodes);
+            }
+        }
         let scope = self.open_composite.then_some(self.composites.len());
         self.nodes.push(Node { kind, shape, dtype, scope, label: self.labels.len() - 1 });
         Tensor(self.nodes.len() - 1)

@@ -12,6 +12,7 @@ impl Graph {
     /// # Errors
     /// `Error::Plan` if the result is invalid, which is a bug in a definition.
     pub fn lower(&self, bucket: Bucket) -> Result<Plan> {
+        self.check_size()?;
         let plan = lower(self, bucket);
         plan.validate()?;
         Ok(plan)
