@@ -3,6 +3,8 @@
 //! Devices compute in `f32` and `i32`: all floating-point types become `f32`, integers `i32`.
 //! Values known to the host are `f64`, which represents both, and axis sizes, exactly.
 
+use std::sync::Arc;
+
 use half::{bf16, f16};
 use ndarray::{ArrayD, IxDyn};
 use prost::Message as _;
@@ -135,12 +137,14 @@ impl Array {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
     pub(crate) elem: Elem,
-    pub(crate) values: ArrayD<f64>,
+    /// Shared by all nodes that read it.
+    pub(crate) values: Arc<ArrayD<f64>>,
 }
 
 impl Known {
     pub(crate) fn new(elem: Elem, shape: &[usize], values: Vec<f64>) -> Option<Self> {
-        ArrayD::from_shape_vec(IxDyn(shape), values).ok().map(|values| Self { elem, values })
+        let values = ArrayD::from_shape_vec(IxDyn(shape), values).ok()?;
+        Some(Self { elem, values: Arc::new(values) })
     }
 
     pub(crate) fn shape(&self) -> &[usize] {

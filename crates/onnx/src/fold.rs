@@ -4,6 +4,8 @@
 //! Covers the operators that shapes are computed with. Other nodes, and large ones, run on the
 //! device.
 
+use std::sync::Arc;
+
 use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn, Slice, concatenate};
 
 use crate::array::{Elem, Known};
@@ -49,7 +51,7 @@ pub(crate) fn fold(node: &Node<'_>) -> Folded {
             let elem = cast::cast_to(node)?;
             one(elem, first.values.mapv(|x| cast::cast_value(x, elem)))
         }
-        "Identity" => same(first, first.values.clone()),
+        "Identity" => same(first, Arc::clone(&first.values)),
         "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" => reshaped(node, first),
         "Transpose" => {
             let order = shapes::order(node, first.shape().len())?;
@@ -65,7 +67,7 @@ pub(crate) fn fold(node: &Node<'_>) -> Folded {
         }
         "Gather" => gather(node, first),
         "Slice" => {
-            let mut values = first.values.clone();
+            let mut values = ArrayD::clone(&first.values);
             for cut in shapes::cuts(node, first.shape())? {
                 let places: Vec<usize> = cut.places().collect();
                 values = values.select(Axis(cut.axis), &places);
@@ -94,11 +96,11 @@ pub(crate) fn fold(node: &Node<'_>) -> Folded {
 /// The outputs of a node, or `None` if the device computes them.
 type Folded = NodeResult<Option<Vec<Known>>>;
 
-fn one(elem: Elem, values: ArrayD<f64>) -> Folded {
-    Ok(Some(vec![Known { elem, values }]))
+fn one(elem: Elem, values: impl Into<Arc<ArrayD<f64>>>) -> Folded {
+    Ok(Some(vec![Known { elem, values: values.into() }]))
 }
 
-fn same(first: &Known, values: ArrayD<f64>) -> Folded {
+fn same(first: &Known, values: impl Into<Arc<ArrayD<f64>>>) -> Folded {
     one(first.elem, values)
 }
 
@@ -140,7 +142,7 @@ fn split(node: &Node<'_>, x: &Known) -> Folded {
     for size in sizes {
         let slice = Slice::from(begin..begin + size);
         let values = x.values.slice_axis(Axis(at), slice).to_owned();
-        parts.push(Known { elem: x.elem, values });
+        parts.push(Known { elem: x.elem, values: Arc::new(values) });
         begin += size;
     }
     Ok(Some(parts))
@@ -169,8 +171,7 @@ fn choose(all: &[&Known]) -> Folded {
     if !is_small(&shape) {
         return Ok(None);
     }
-    let [condition, mut made, b] =
-        [&condition.values, &a.values, &b.values].map(|x| wide(x, &shape));
+    let [condition, mut made, b] = [condition, a, b].map(|x| wide(&x.values, &shape));
     ndarray::Zip::from(&mut made).and(&condition).and(&b).for_each(|a, c, b| {
         if *c == 0.0 {
             *a = *b;
@@ -330,7 +331,7 @@ fn reduced(node: &Node<'_>, first: &Known) -> Folded {
     let Some(shapes::Reduced { axes, keep }) = shapes::reduction(node, first.shape().len())? else {
         return Ok(Some(vec![first.clone()]));
     };
-    let mut values = first.values.clone();
+    let mut values = ArrayD::clone(&first.values);
     for &at in &axes {
         values = values.fold_axis(Axis(at), step.0, |a, b| (step.1)(*a, *b)).insert_axis(Axis(at));
     }
@@ -339,5 +340,5 @@ fn reduced(node: &Node<'_>, first: &Known) -> Folded {
             values = values.index_axis_move(Axis(at), 0);
         }
     }
-    Ok(Some(vec![Known { elem: first.elem, values }]))
+    Ok(Some(vec![Known { elem: first.elem, values: Arc::new(values) }]))
 }

@@ -40,7 +40,7 @@ pub(crate) fn build(
     shapes: &BTreeMap<String, (Elem, Vec<usize>)>,
     fixed: &BTreeMap<String, Array>,
 ) -> Result<ModelGraph> {
-    let mut import = Import { g: Graph::new(), weights: Vec::new() };
+    let mut import = Import::new();
     let mut values: HashMap<&str, Value> = HashMap::new();
     for tensor in &model.graph.initializer {
         let (elem, shape, numbers) = array::read(tensor)?;
@@ -103,7 +103,7 @@ pub(crate) fn build(
         };
         outputs.push(import.output(&output.name, value)?);
     }
-    let Import { g, weights } = import;
+    let Import { g, weights, .. } = import;
     Ok(ModelGraph { g, weights, outputs })
 }
 

@@ -1,7 +1,11 @@
 //! The graph under construction with the model's weights, and the values of the model's names in
 //! it.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use device::Data;
+use ndarray::ArrayD;
 use plan::graph::{Graph, Tensor};
 use plan::{Class, DType};
 
@@ -71,9 +75,15 @@ impl Elements {
 pub(crate) struct Import {
     pub(crate) g: Graph,
     pub(crate) weights: Vec<Weight>,
+    /// Known values that have become weights, by address. The values are kept, so that addresses stay unique.
+    uploaded: HashMap<*const ArrayD<f64>, (Arc<ArrayD<f64>>, Tensor)>,
 }
 
 impl Import {
+    pub(crate) fn new() -> Self {
+        Self { g: Graph::new(), weights: Vec::new(), uploaded: HashMap::new() }
+    }
+
     /// Adds a weight to the graph.
     pub(crate) fn weight(
         &mut self,
@@ -109,8 +119,13 @@ impl Import {
             let constant = self.g.constant(value as f32);
             return Ok(self.g.expand(constant, known.shape())?);
         }
-        let elem = known.elem;
-        self.weight(elem, known.shape(), known.floats())
+        let address = Arc::as_ptr(&known.values);
+        if let Some((_, tensor)) = self.uploaded.get(&address) {
+            return Ok(*tensor);
+        }
+        let tensor = self.weight(known.elem, known.shape(), known.floats())?;
+        self.uploaded.insert(address, (Arc::clone(&known.values), tensor));
+        Ok(tensor)
     }
 
     /// A value on the device as `F32`.

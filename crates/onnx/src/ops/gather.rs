@@ -427,7 +427,7 @@ fn compress(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, have) = (x.elem(), im.shape(x));
     let chosen = node.known(1, "the condition")?;
     let places: Vec<f64> = (0..)
-        .zip(&chosen.values)
+        .zip(chosen.values.iter())
         .filter(|(_, value)| **value != 0.0)
         .map(|(place, _)| f64::from(place))
         .collect();
