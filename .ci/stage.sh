@@ -17,13 +17,16 @@ stage() {
     printf '== %s: ok, %d s\n' "$name" "$((SECONDS - start))"
 }
 
-# Crates of the simulated Orin. Their own gate is .ci/simulator.
-readonly SIMULATOR=(sass tegra-bundle tegra-profile tegra-sim tegra-sim-preload)
-# Hashes of all that the simulator's tests depend on, one line each.
+# Crates of the simulated Orin, and the kernels that it executes. Their own gate is .ci/simulator.
+readonly SIMULATOR=(orind-kernels sass tegra-bundle tegra-profile tegra-sim tegra-sim-preload)
+# All that the tests of these crates depend on, one line each: compiler, sources, dependencies, profiles.
 simulator_state() {
-    local path
+    local path packages=()
+    for path in "${SIMULATOR[@]}"; do packages+=(-p "$path"); done
     rustc --version
-    for path in Cargo.lock Cargo.toml crates/testing kernels tegra; do
+    for path in crates/plan crates/testing kernels tegra; do
         printf '%s %s\n' "$(git rev-parse "HEAD:$path")" "$path"
     done
+    printf '%s dependencies\n' "$(cargo tree --locked --prefix none "${packages[@]}" | sed 's/ (.*//' | sort -u | git hash-object --stdin)"
+    printf '%s profiles\n' "$(sed -n '/^\[profile/,$p' Cargo.toml | git hash-object --stdin)"
 }
