@@ -59,7 +59,7 @@ fn forward(socket: &Path) -> String {
     let socket = socket.to_owned();
     std::thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            let Ok(daemon) = UnixStream::connect(&socket) else { return };
+            let Ok(daemon) = UnixStream::connect(&socket) else { continue };
             let (mut from, mut to) = (client.try_clone().unwrap(), daemon.try_clone().unwrap());
             std::thread::spawn(move || {
                 let _ = std::io::copy(&mut from, &mut to);
@@ -306,6 +306,7 @@ fn an_error_shows_its_hint_and_keeps_the_question() {
     browser.write("still there?");
     browser.press("Enter");
     browser.until("!stop && !!conversation.turns[3]?.error?.hint");
+    browser.until("document.querySelector('#state').className === 'bad'");
     daemon.restart();
     browser.until(READY);
     push(&mut browser, "Try again");
