@@ -1,5 +1,6 @@
 //! Model names, as every command accepts them: `synthetic:NAME`, a file, the hub name or URL of a
-//! downloaded model, or the name of a file in the models directory.
+//! downloaded model, the name of a file in the models directory, or a name in the service's
+//! configuration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use config::Config;
 use model::synthetic;
 
 use super::error::Error;
+use super::install::CONFIG;
 use super::pull::{cache, pulled};
 
 /// Minimum Jaro-Winkler similarity of a suggestion.
@@ -21,13 +23,32 @@ pub(super) fn resolve(name: &str) -> Result<String, Error> {
     if let Some(pulled) = pulled(name)? {
         return Ok(pulled.display().to_string());
     }
-    let found = synthetic::resolve(name, &Config::default().models_dir);
-    if synthetic::is_synthetic(&found) {
-        synthetic::Spec::parse(&found)?;
-    } else if !Path::new(&found).exists() {
-        return Err(Error::NotFound { name: name.to_owned(), nearest: nearest(name) });
+    if synthetic::is_synthetic(name) {
+        synthetic::Spec::parse(name)?;
+        return Ok(name.to_owned());
     }
-    Ok(found)
+    let own = synthetic::resolve(name, &Config::default().models_dir);
+    if Path::new(&own).exists() {
+        return Ok(own);
+    }
+    // A service that this user may not read has no names here.
+    let service = Config::read(Path::new(CONFIG)).unwrap_or_default();
+    let found = configured(name, &service);
+    if synthetic::is_synthetic(&found) || Path::new(&found).exists() {
+        return Ok(found);
+    }
+    Err(Error::NotFound { name: name.to_owned(), nearest: nearest(name) })
+}
+
+/// Returns what a configuration loads by this name: one of its models, else a file of its models
+/// directory, else the name itself.
+fn configured(name: &str, config: &Config) -> String {
+    let folder = &config.models_dir;
+    let first = Some(&config.model).filter(|model| synthetic::default_id(model, folder) == name);
+    let mut others = config.resident.iter();
+    let other = || others.find(|one| one.id(folder) == name).map(|one| &one.model);
+    let model = first.or_else(other).map_or(name, String::as_str);
+    synthetic::resolve(model, folder)
 }
 
 /// Files of downloaded models.
@@ -82,4 +103,27 @@ fn nearest(name: &str) -> Option<String> {
 fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     name.trim_end_matches(".gguf").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_s_names_are_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.gguf");
+        fs::write(&file, "").unwrap();
+        let text = format!(
+            "models_dir = '{}'\nmodel = 'a'\n[[resident]]\nname = 'small'\nmodel = 'synthetic:tiny-llama:q8_0'",
+            folder.path().display()
+        );
+        let config = Config::parse(&text, "test").unwrap();
+        let path = file.display().to_string();
+        for (name, found) in
+            [("a", &*path), ("a.gguf", &path), ("small", "synthetic:tiny-llama:q8_0"), ("b", "b")]
+        {
+            assert_eq!(configured(name, &config), found, "{name}");
+        }
+    }
 }

@@ -144,10 +144,10 @@ impl Session {
     ) -> Result<Self, Error> {
         // Before the daemon starts, because its error would come later and with its log.
         let named = choice.model.as_deref().unwrap_or(DEFAULT_MODEL);
-        names::resolve(named)?;
+        let model = absolute(&names::resolve(named)?)?;
         let mut private = Private::start(program).await?;
         let request = LoadRequest {
-            model: absolute(named)?,
+            model,
             backend: choice.backend.clone(),
             slots: Some(room.slots),
             context: room.context,

@@ -40,7 +40,6 @@ fn the_page_is_one_file_with_a_strict_policy() {
 
 /// Markdown, the messages of a conversation, and the turns that are dropped from it.
 #[test]
-#[expect(clippy::print_stdout, reason = "a test says that it is skipped")]
 fn the_functions_of_the_page_work_without_a_browser() {
     if !Command::new("node").arg("--version").output().is_ok_and(|node| node.status.success()) {
         println!("skipped: no node on this machine");
