@@ -25,14 +25,11 @@ const COMMANDS: [(&str, &str); 20] = [
     ("download", "`orinctl pull NAME` downloads a model"),
 ];
 
+/// Options of llama.cpp that name a model of the hub.
+const HUB: [&str; 3] = ["-hf", "-hfr", "--hf-repo"];
+
 /// Options of llama.cpp that need a command first.
-const OPTIONS: [(&str, &str); 6] = [
-    ("-hf", "`orinctl pull NAME` downloads a model of the hub, then `orinctl chat -m hf.co/NAME`"),
-    ("-hfr", "`orinctl pull NAME` downloads a model of the hub, then `orinctl chat -m hf.co/NAME`"),
-    (
-        "--hf-repo",
-        "`orinctl pull NAME` downloads a model of the hub, then `orinctl chat -m hf.co/NAME`",
-    ),
+const OPTIONS: [(&str, &str); 3] = [
     ("-m", "`orinctl chat -m MODEL` talks to a model, `orind --model MODEL` serves it"),
     ("--model", "`orinctl chat -m MODEL` talks to a model, `orind --model MODEL` serves it"),
     ("-p", "`orinctl generate -m MODEL TEXT` continues a text"),
@@ -44,9 +41,36 @@ pub(super) fn command(word: &str) -> Option<String> {
     Some(format!("there is no command `{word}`: {ours}"))
 }
 
-/// Returns our command for an option of another program before any command.
-pub(super) fn option(word: &str) -> Option<String> {
-    let name = word.split('=').next().unwrap_or_default();
-    let (_, ours) = OPTIONS.iter().find(|(theirs, _)| *theirs == name)?;
-    Some(format!("{name} needs a command before it: {ours}"))
+/// Returns our command for an option of another program, on a command line without the program's
+/// name.
+pub(super) fn option<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<String> {
+    let name = |word: &'a str| word.split('=').next().unwrap_or_default();
+    let first = name(words.next()?);
+    if let Some((_, ours)) = OPTIONS.iter().find(|(theirs, _)| *theirs == first) {
+        return Some(format!("{first} needs a command before it: {ours}"));
+    }
+    // The arguments of a client are its own.
+    let ours = std::iter::once(first).chain(words.map(name));
+    let mut ours = ours.take_while(|word| !["launch", "--"].contains(word));
+    let hub = ours.find(|word| HUB.contains(word))?;
+    Some(format!(
+        "{hub} is an option of llama.cpp: `orinctl pull NAME` downloads a model of the hub, \
+         `orinctl chat -m hf.co/NAME` talks to it"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_a_client_are_its_own() {
+        let found = |line: &str| option(line.split(' ')).is_some();
+        for line in ["-hf a/b", "run -hf a/b", "chat --hf-repo=a/b", "-m x", "--model=x"] {
+            assert!(found(line), "{line}");
+        }
+        for line in ["chat -m x", "launch -hf x", "generate -- -hf", "status"] {
+            assert!(!found(line), "{line}");
+        }
+    }
 }

@@ -30,6 +30,7 @@ fn a_command_of_another_program_names_ours() {
         (&["push", "a"], "orind uploads no models"),
         (&["logs"], "`journalctl -u orind`"),
         (&["-hf", "owner/repo:Q8_0"], "`orinctl pull NAME`"),
+        (&["chat", "-hf", "owner/repo:Q8_0"], "`orinctl pull NAME`"),
         (&["--hf-repo=owner/repo"], "`orinctl pull NAME`"),
         (&["-m", "x.gguf", "-p", "Hello"], "`orinctl chat -m MODEL`"),
         (&["chatt"], "'chat'"),

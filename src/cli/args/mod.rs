@@ -135,8 +135,8 @@ impl Args {
     pub(super) fn read() -> Self {
         let mut definition = Self::definition();
         let words: Vec<OsString> = std::env::args_os().collect();
-        let first = words.get(1).and_then(|word| word.to_str());
-        if let Some(message) = first.and_then(foreign::option) {
+        let texts = words.iter().skip(1).filter_map(|word| word.to_str());
+        if let Some(message) = foreign::option(texts) {
             clap::Error::raw(ErrorKind::UnknownArgument, message + "\n").exit();
         }
         let matches = definition.try_get_matches_from_mut(words);

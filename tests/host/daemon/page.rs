@@ -232,8 +232,9 @@ fn conversations_survive_a_reload_and_can_be_changed() {
     watch(&mut browser);
     ask(&mut browser, "one");
     ask(&mut browser, "two");
-    browser.evaluate("location.reload()");
-    browser.until("typeof conversation === 'object' && conversation.turns.length === 2");
+    browser.evaluate("window.before = true; location.reload()");
+    browser.until("!window.before && document.readyState === 'complete'");
+    assert_eq!(browser.evaluate("conversation.turns.length"), 2);
     browser.until(READY);
     assert_eq!(browser.evaluate("document.querySelectorAll('article').length"), 4);
     watch(&mut browser);

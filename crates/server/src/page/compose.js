@@ -53,7 +53,7 @@ function send() {
 function open(one) {
   stop?.abort();
   conversation = one;
-  sessionStorage.setItem("orind-open", one.id);
+  tab.set("open", one.id);
   $("system").value = one.system ?? "";
   $("temperature").value = one.temperature ?? "";
   following = true;

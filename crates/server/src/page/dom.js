@@ -44,8 +44,17 @@ class Failure extends Error {
   }
 }
 
-// The token is stored for this tab only.
-let token = sessionStorage.getItem("orind-token") ?? "";
+// What this tab stores until it is closed; nothing in a browser whose user forbids it.
+const tab = {
+  get(key) {
+    try { return sessionStorage.getItem(`orind-${key}`) ?? ""; } catch { return ""; }
+  },
+  set(key, value) {
+    try { sessionStorage.setItem(`orind-${key}`, value); } catch { /* It lasts until a reload. */ }
+  },
+};
+
+let token = tab.get("token");
 
 async function call(path, options = {}) {
   const headers = {...options.headers};

@@ -23,11 +23,11 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) look
 
 $("shown").addEventListener("submit", () => {
   token = $("token").value.trim();
-  sessionStorage.setItem("orind-token", token);
+  tab.set("token", token);
   $("token").value = "";
   look();
 });
 
-model = sessionStorage.getItem("orind-model") ?? "";
-open(store.read(sessionStorage.getItem("orind-open")) ?? fresh()); // as it was before a reload
+model = tab.get("model");
+open(store.read(tab.get("open")) ?? fresh()); // as it was before a reload
 look();

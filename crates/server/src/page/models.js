@@ -5,7 +5,7 @@ const bytes = (n) => n === null || n === undefined ? "" : n < 1e9 ? `${(n / 1e6)
 // Remembers the model that requests ask for.
 function choose(id) {
   model = id;
-  sessionStorage.setItem("orind-model", id);
+  tab.set("model", id);
   $("picker").close();
   look();
 }
@@ -61,7 +61,7 @@ async function load(name) {
       tell(`${PHASES[part.phase] ?? part.phase} ${name}${part.why ? `: ${part.why}` : ""}`);
       if (part.total) $("loaded").value = part.done / part.total;
     }
-    sessionStorage.setItem("orind-model", model);
+    tab.set("model", model);
   } catch (error) {
     tell(error.message + (error.hint ? ` (${error.hint})` : ""), true);
   }

@@ -58,16 +58,13 @@ is("# a *b* #\n\n---\n> c\n> - d", [
 is("$$\na*b*c\n$$\nd", [{kind: "formula", text: "$$\na*b*c\n$$"}, para("d")]);
 is("$$ open", [para("$$ open")]);
 
-// The time is linear: eight times the text takes no more than some twenty times as long.
+// The time is linear: of a quadratic one, these texts would take minutes.
 const parts = ["*a ", "[a](", "`a", "$a ", "**a", "_a_", "\\(", "> ", "- ", "|a", "|-", "#", "[", "***", "~~a ", "$$\n", "\n\n- x\n", "* * ", "<https://", "`x", "\t", "https://)", "  - a\n"];
-const time = (text) => {
-  const start = performance.now();
-  parse(text);
-  return performance.now() - start;
-};
 for (const part of parts) {
-  const short = Math.min(...[0, 1, 2].map(() => time(part.repeat(4000)))), long = time(part.repeat(32000));
-  assert(long < 20 * short + 150, `${JSON.stringify(part)}: ${short} ms, ${long} ms`);
+  const start = performance.now();
+  parse(part.repeat(100000));
+  const took = performance.now() - start;
+  assert(took < 10000, `${JSON.stringify(part)}: ${took} ms`);
 }
 
 // Messages of a conversation.
