@@ -40,20 +40,26 @@ impl Connection {
         }
     }
 
-    fn token(&self) -> Result<Option<Token>, Error> {
-        let refuse =
-            |whose: &str| Error::Usage(format!("{whose} must contain the token on one line"));
-        if let Some(path) = &self.token_file {
-            let text = read(path)?;
-            return Token::parse(&text)
-                .map(Some)
-                .ok_or_else(|| refuse(&path.display().to_string()));
-        }
-        let Some(text) = std::env::var_os(TOKEN).filter(|text| !text.is_empty()) else {
+    /// Returns the API key for `--tcp`, if there is one.
+    pub(super) fn key(&self) -> Result<Option<String>, Error> {
+        if !self.is_remote() {
             return Ok(None);
+        }
+        let (text, source) = match &self.token_file {
+            Some(path) => (read(path)?, path.display().to_string()),
+            None => match std::env::var_os(TOKEN).filter(|text| !text.is_empty()) {
+                Some(text) => (text.to_string_lossy().into_owned(), format!("${TOKEN}")),
+                None => return Ok(None),
+            },
         };
-        let token = text.to_str().and_then(Token::parse);
-        token.map(Some).ok_or_else(|| refuse(&format!("${TOKEN}")))
+        if Token::parse(&text).is_none() {
+            return Err(Error::Usage(format!("{source} must contain the token on one line")));
+        }
+        Ok(Some(text.trim().to_owned()))
+    }
+
+    fn token(&self) -> Result<Option<Token>, Error> {
+        Ok(self.key()?.and_then(|text| Token::parse(&text)))
     }
 }
 

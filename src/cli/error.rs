@@ -29,7 +29,7 @@ pub(super) enum Error {
     #[error("{}", about(model, error))]
     Model { model: String, error: Box<model::Error> },
     #[error(transparent)]
-    Synthetic(#[from] model::synthetic::Error),
+    Synthetic(model::synthetic::Error),
     #[error("{0}")]
     Graph(#[from] plan::graph::Error),
     /// A case of `parity` cannot be built.
@@ -70,8 +70,23 @@ pub(super) enum Error {
     Fetch(#[from] fetch::Error),
     #[error("{0} is not downloaded")]
     NotPulled(String),
+    #[error("there is no model {name}{}", nearest.as_ref().map_or_else(String::new, |name| format!("; did you mean {name}?")))]
+    NotFound {
+        name: String,
+        /// The most similar name of a model on this machine.
+        nearest: Option<String>,
+    },
+    #[error("{0} is loaded in the daemon")]
+    InUse(String),
+    #[error("{} was not downloaded by `orinctl pull`; delete it with `rm`", .0.display())]
+    NotOurs(PathBuf),
+    #[error("{} cannot be deleted: {source}", file.display())]
+    Delete { file: PathBuf, source: io::Error },
+    /// The program of `launch` cannot be started.
+    #[error("{program} cannot be started: {source}")]
+    Program { program: String, source: io::Error },
     /// An ONNX file or its input cannot be used.
-    #[error("{}: {why}", model.display())]
+    #[error("{}", about(&model.display().to_string(), &io::Error::other(why.as_str())))]
     Network { model: PathBuf, why: String },
     #[error("{}: {why}", file.display())]
     Output { file: PathBuf, why: String },
@@ -126,6 +141,18 @@ fn differing(all: &[Difference]) -> String {
     all.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
+impl From<model::synthetic::Error> for Error {
+    /// Leaves out the list of all synthetic models, which `orinctl models` prints.
+    fn from(error: model::synthetic::Error) -> Self {
+        match error {
+            model::synthetic::Error::Unknown { name, nearest } => {
+                Self::NotFound { name, nearest: Some(nearest) }
+            }
+            other => Self::Synthetic(other),
+        }
+    }
+}
+
 impl Error {
     /// A device failed during `parity`.
     pub(super) fn parity(failure: &parity::model::Failure) -> Self {
@@ -150,6 +177,14 @@ impl Error {
             {
                 Some("--requantize allows it".into())
             }
+            Self::InUse(_) => Some("`orinctl unload` unloads it".into()),
+            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("docs/clients.md says how to install each client".into())
+            }
+            Self::NotFound { .. } => Some(
+                "`orinctl models` lists the daemon's models, `orinctl pull NAME` downloads one"
+                    .into(),
+            ),
             Self::Model { .. } => Some(
                 "expected a GGUF file or synthetic:NAME; `orinctl plan --help` has examples".into(),
             ),

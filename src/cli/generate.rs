@@ -87,11 +87,15 @@ fn stop(args: &args::Generate) -> Option<Stop> {
     (!args.stop.is_empty()).then(|| Stop::Many(args.stop.clone()))
 }
 
+fn limit(args: &args::Generate) -> Option<u32> {
+    Some(args.max_tokens).filter(|limit| *limit > 0)
+}
+
 async fn complete(session: &Session, args: &args::Generate, prompt: String) -> Result<End, Error> {
     let request = CompletionRequest {
         model: session.named(),
         prompt: Prompt::Text(prompt),
-        max_tokens: Some(args.max_tokens),
+        max_tokens: limit(args),
         temperature: Some(args.temp),
         top_k: args.top_k,
         top_p: args.top_p,
@@ -114,7 +118,7 @@ async fn chat(session: &Session, args: &args::Generate, prompt: String) -> Resul
             content: Some(Content::Text(prompt)),
             ..ChatMessage::default()
         }],
-        max_completion_tokens: Some(args.max_tokens),
+        max_completion_tokens: limit(args),
         temperature: Some(args.temp),
         top_k: args.top_k,
         top_p: args.top_p,

@@ -13,24 +13,30 @@ mod error;
 mod estimate;
 mod fingerprint;
 mod first_contact;
+mod foreign;
 mod gate;
 mod generate;
 mod health;
 mod history;
 mod install;
+mod launch;
 mod machine;
 mod manual;
 mod models;
+mod names;
 mod ops;
 mod parity;
 mod plan;
 mod profile;
+mod ps;
 mod pull;
 mod quality;
 mod quantize;
+mod rm;
 mod run;
 mod serve;
 mod session;
+mod show;
 mod status;
 mod sweep;
 mod terminal;
@@ -70,7 +76,21 @@ pub fn main() -> ExitCode {
         }
         Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
+        Command::Run(task) if task.is_language_model() => {
+            let connection = &args.connection;
+            match task.question() {
+                Ok(Some(asked)) => interruptible(generate::run(connection, &asked, &terminal)),
+                Ok(None) => on_runtime(chat::run(connection, &task.chat(), &terminal)),
+                Err(error) => Err(error),
+            }
+        }
         Command::Run(task) => run::run(&args.connection, &task, &terminal),
+        Command::Launch(task) => {
+            match on_runtime(launch::run(&args.connection, &task, &terminal)) {
+                Ok(code) => return code,
+                Err(error) => Err(error),
+            }
+        }
         Command::Fingerprint(fingerprint) => fingerprint::run(&fingerprint, &terminal),
         Command::Perplexity(task) => stoppable(|s| quality::perplexity(&task, &terminal, s)),
         Command::Kld(task) => stoppable(|s| quality::divergence(&task, &terminal, s)),
@@ -120,6 +140,9 @@ pub fn main() -> ExitCode {
             Some(TuneCommand::Import(import)) => tune::store::import(import),
             Some(TuneCommand::Diff(diff)) => tune::store::diff(diff),
         },
+        Command::Ps(ps) => interruptible(ps::run(&args.connection, &ps)),
+        Command::Show(show) => interruptible(show::run(&args.connection, &show, &terminal)),
+        Command::Rm(rm) => interruptible(rm::run(&args.connection, &rm)),
         Command::Socket => models::socket(&args.connection),
         Command::Unload(unload) => interruptible(models::unload(&args.connection, &unload)),
     };

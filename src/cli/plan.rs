@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::args;
 use super::error::Error;
 use super::estimate::{Estimate, Machine};
-use super::pull::pulled;
+use super::names;
 use super::terminal::Terminal;
 use super::text;
 use device::{Request, gpu};
@@ -94,14 +94,11 @@ fn chains(launches: &[gpu::Outline]) -> String {
     }
 }
 
-/// Returns the file of a model: a downloaded model, a synthetic one (created if not cached), or the
-/// path itself.
+/// Returns the file of a model by any of its names; a synthetic one is created if not cached.
 pub(super) fn locate_model(name: &str, terminal: &Terminal) -> Result<PathBuf, Error> {
-    if let Some(pulled) = pulled(name)? {
-        return Ok(pulled);
-    }
+    let found = names::resolve(name)?;
     let live = terminal.bytes();
-    Ok(synthetic::locate(name, &mut |done, total| live.set(done, total, "making model"))?)
+    Ok(synthetic::locate(&found, &mut |done, total| live.set(done, total, "making model"))?)
 }
 
 /// Opens a GGUF file or a synthetic model, which is created if it is not cached.

@@ -89,7 +89,7 @@ fn show_progress(progress: &Progress, part: &str, live: &Live, terminal: &Termin
 }
 
 /// Cache directory of downloaded models, next to the synthetic ones.
-fn cache() -> PathBuf {
+pub(super) fn cache() -> PathBuf {
     synthetic::default_cache_dir().with_file_name("models")
 }
 
@@ -104,7 +104,7 @@ pub(super) fn pulled(name: &str) -> Result<Option<PathBuf>, Error> {
 }
 
 /// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=".contains(c);
     if word.chars().all(plain) {
         word.to_owned()

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::args::{Connection, ModelChoice};
 use super::error::Error;
+use super::names;
 use super::pull::pulled;
 use super::terminal::Terminal;
 use api::client::private::{self, Private};
@@ -141,9 +142,12 @@ impl Session {
         room: Room,
         terminal: &Terminal,
     ) -> Result<Self, Error> {
+        // Before the daemon starts, because its error would come later and with its log.
+        let named = choice.model.as_deref().unwrap_or(DEFAULT_MODEL);
+        let model = absolute(&names::resolve(named)?)?;
         let mut private = Private::start(program).await?;
         let request = LoadRequest {
-            model: absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL))?,
+            model,
             backend: choice.backend,
             slots: Some(room.slots),
             context: room.context,

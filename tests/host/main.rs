@@ -9,6 +9,7 @@ mod adapters;
 mod allocation;
 mod bench;
 mod chat;
+mod commands;
 mod compare;
 mod core_tour;
 mod cpu;

@@ -390,7 +390,7 @@ fn errors_are_short_and_plain() {
         let said = stderr(&home.run(args));
         let error = said.lines().find(|line| line.starts_with("error:")).unwrap();
         assert_eq!(error.matches(name).count(), 1, "{args:?}: {error}");
-        assert_eq!(error.matches("os error").count(), usize::from(name == gone), "{error}");
+        assert!(!error.contains("os error"), "{error}");
     }
     for (args, words) in [
         (&["bench", "-r", "a"][..], "--repetitions <N>: is 'a', a whole number is needed"),

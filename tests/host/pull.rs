@@ -172,3 +172,20 @@ fn the_next_pull_resumes_an_interrupted_one() {
     assert_eq!(server.requests()[2].header("Range"), Some(range.as_str()));
     assert_eq!(fs::read(json["path"].as_str().unwrap()).unwrap(), bytes);
 }
+
+#[test]
+fn a_pulled_model_is_deleted_by_its_name_and_nothing_else_is() {
+    let (hub, home) = (hub(), Home::new());
+    let path = said(&mut home.orinctl(&hub, &["pull", NAME]));
+    let path = PathBuf::from(path.trim_end());
+    let other = home.0.path().join("other.gguf");
+    fs::copy(&path, &other).unwrap();
+    let (code, _, error) = outcome(&mut home.orinctl(&hub, &["rm", other.to_str().unwrap()]));
+    assert_eq!(code, Some(1));
+    assert!(error.contains("was not downloaded by `orinctl pull`") && other.exists(), "{error}");
+    let out = said(&mut home.orinctl(&hub, &["rm", NAME]));
+    assert!(out.starts_with(&format!("{NAME} deleted, 1.9 MiB")), "{out}");
+    assert!(!path.exists());
+    let (_, _, error) = outcome(&mut home.orinctl(&hub, &["rm", NAME]));
+    assert!(error.contains("is not downloaded"), "{error}");
+}

@@ -1,6 +1,7 @@
-//! The web page at `/`: a chat and the machine's state, in one file. Its content security policy
-//! allows only its own script and style (by hash) and this daemon's routes. The page contains no
-//! secret, so a port serves it without the token; its requests must have the token.
+//! The web page at `/`: a chat and the machine's state. The files of `page/` are joined to one, so
+//! that a browser asks once. Its content security policy allows only its own script and style (by
+//! hash) and this daemon's routes. The page contains no secret, so a port serves it without the
+//! token; its requests must have the token.
 
 use std::sync::LazyLock;
 
@@ -13,13 +14,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page/style.css");
+
+/// All scripts, each after those that it uses while the page starts.
+const SCRIPT: &str = concat!(
+    include_str!("page/dom.js"),
+    include_str!("page/markdown.js"),
+    include_str!("page/render.js"),
+    include_str!("page/store.js"),
+    include_str!("page/chat.js"),
+    include_str!("page/compose.js"),
+    include_str!("page/models.js"),
+    include_str!("page/machine.js"),
+    include_str!("page/main.js"),
+);
+
+static PAGE: LazyLock<String> = LazyLock::new(|| {
+    include_str!("page/index.html")
+        .replace("<style></style>", &format!("<style>{STYLE}</style>"))
+        .replace("<script></script>", &format!("<script>{SCRIPT}</script>"))
+});
 
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let [style, script] = ["style", "script"].map(|name| {
-        let inside = inside(name);
-        STANDARD.encode(Sha256::digest(inside))
-    });
+    let [style, script] = [STYLE, SCRIPT].map(|text| STANDARD.encode(Sha256::digest(text)));
     let policy = format!(
         "default-src 'none'; connect-src 'self'; img-src data:; style-src 'sha256-{style}'; \
          script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -27,13 +44,6 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy)
         .unwrap_or_else(|error| unreachable!("letters, digits and signs: {error}"))
 });
-
-/// Returns the content of the only element with that name.
-fn inside(name: &str) -> &'static str {
-    let begins = PAGE.split_once(&format!("<{name}>"));
-    let ends = begins.and_then(|(_, rest)| rest.split_once(&format!("</{name}>")));
-    ends.map_or_else(|| unreachable!("the page has a {name}"), |(inside, _)| inside)
-}
 
 pub(super) async fn page() -> impl IntoResponse {
     let fixed = HeaderValue::from_static;
@@ -44,5 +54,5 @@ pub(super) async fn page() -> impl IntoResponse {
         (REFERRER_POLICY, fixed("no-referrer")),
         (X_CONTENT_TYPE_OPTIONS, fixed("nosniff")),
     ];
-    (headers, PAGE)
+    (headers, PAGE.as_str())
 }

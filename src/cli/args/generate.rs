@@ -25,7 +25,7 @@ pub(crate) struct Generate {
     /// File whose text is placed before TEXT; may be repeated
     #[arg(short, long = "file", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Maximum number of tokens to generate
+    /// Maximum number of tokens to generate; 0 means the rest of the context
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
     pub(crate) max_tokens: u32,
     /// Temperature; 0 is greedy
@@ -55,4 +55,26 @@ pub(crate) struct Generate {
     /// Print only the text
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+impl Generate {
+    /// Arguments of one question, answered to its end.
+    pub(crate) fn question(model: ModelChoice, text: String) -> Self {
+        Self {
+            model,
+            text: Some(text),
+            prompt: None,
+            files: Vec::new(),
+            max_tokens: 0,
+            temp: 0.8,
+            top_k: None,
+            top_p: None,
+            seed: None,
+            stop: Vec::new(),
+            ignore_eos: false,
+            chat: true,
+            raw: false,
+            quiet: false,
+        }
+    }
 }

@@ -11,6 +11,7 @@ mod first_contact;
 mod generate;
 mod history;
 mod install;
+mod launch;
 mod load;
 mod parity;
 mod plan;
@@ -20,6 +21,7 @@ mod quality;
 mod quantize;
 mod run;
 mod shared;
+mod show;
 mod sweep;
 mod top;
 mod tune;
@@ -27,7 +29,10 @@ mod verify;
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use super::foreign;
 
 pub(super) use bench::Bench;
 pub(super) use chat::Chat;
@@ -39,6 +44,7 @@ pub(super) use first_contact::{Experiment, FirstContact};
 pub(super) use generate::Generate;
 pub(super) use history::History;
 pub(super) use install::{Place, Uninstall};
+pub(super) use launch::Launch;
 pub(super) use load::{Load, Unload};
 pub(super) use parity::Parity;
 pub(super) use plan::Plan;
@@ -48,6 +54,7 @@ pub(super) use quality::{Kld, Perplexity, Predicted};
 pub(super) use quantize::Quantize;
 pub(super) use run::Run;
 pub(super) use shared::{Connection, Format, Json, ModelChoice, RecordsFile};
+pub(super) use show::{Rm, Show};
 pub(super) use sweep::Sweep;
 pub(super) use top::Top;
 pub(super) use tune::{
@@ -67,6 +74,8 @@ Examples:
   orinctl generate -m model.gguf 'The capital of France is'
   orinctl chat
       chat with the loaded model, or with -m MODEL
+  orinctl launch claude
+      run Claude Code, or another client, on the daemon
   orinctl status
       what the daemon is doing
   orinctl pull hf.co/OWNER/REPO:Q4_K_M
@@ -125,10 +134,24 @@ impl Args {
     /// Parses the command line; prints help or an error and exits if there is nothing to run.
     pub(super) fn read() -> Self {
         let mut definition = Self::definition();
-        let matches = definition.try_get_matches_from_mut(std::env::args_os());
+        let words: Vec<OsString> = std::env::args_os().collect();
+        let texts = words.iter().skip(1).filter_map(|word| word.to_str());
+        if let Some(message) = foreign::option(texts) {
+            clap::Error::raw(ErrorKind::UnknownArgument, message + "\n").exit();
+        }
+        let matches = definition.try_get_matches_from_mut(words);
         matches
             .and_then(|matches| Self::from_arg_matches(&matches))
-            .unwrap_or_else(|error| daemon::command_line(error, &definition).exit())
+            .unwrap_or_else(|error| daemon::command_line(translated(error), &definition).exit())
+    }
+}
+
+/// Names our command in the error about another program's command.
+fn translated(error: clap::Error) -> clap::Error {
+    let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    match word.and_then(|word| foreign::command(&word)) {
+        Some(message) => clap::Error::raw(ErrorKind::InvalidSubcommand, message + "\n"),
+        None => error,
     }
 }
 
@@ -160,11 +183,21 @@ pub(super) enum Command {
     /// fix it
     Doctor(Doctor),
     /// List the models that can be loaded
+    #[command(visible_alias = "list", alias = "ls")]
     Models(Json),
+    /// List the loaded models
+    Ps(Json),
+    /// Show the properties of a model: type, context length, chat template
+    Show(Show),
+    /// Delete downloaded models
+    Rm(Rm),
     /// Load a model, in place of the loaded one or in addition to it
     Load(Load),
     /// Unload a model
+    #[command(visible_alias = "stop")]
     Unload(Unload),
+    /// Run Claude Code, Codex, opencode or another client on the daemon
+    Launch(Launch),
     /// Print the path of the daemon's socket, for curl and other programs
     #[command(after_help = "\
 Example:
@@ -177,7 +210,7 @@ Example:
     Profile(Profile),
     /// Compare devices with the reference: single steps, and the logits of a model; needs no daemon
     Parity(Parity),
-    /// Run an ONNX network on a device; needs no daemon
+    /// Chat with a model, ask it one question, or run an ONNX network on a device; needs no daemon
     Run(Run),
     /// Print one hash of a model's logits on a device, the same on every other device; needs no
     /// daemon
@@ -270,7 +303,7 @@ mod tests {
         }
         let help =
             Args::definition().try_get_matches_from(["orinctl", "plan", "--help"]).unwrap_err();
-        assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp, "{help}");
+        assert_eq!(help.kind(), ErrorKind::DisplayHelp, "{help}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use self::manifest::Manifest;
 use super::{args, manual};
 
 /// Path of the configuration, as in the systemd unit.
-const CONFIG: &str = "/etc/orind/orind.toml";
+pub(super) const CONFIG: &str = "/etc/orind/orind.toml";
 /// Configuration that is installed if there is none: every key, commented out.
 const DEFAULT_CONFIG: &str = include_str!("../../../docs/orind.toml");
 /// Directories that belong to the owner of the machine.
