@@ -238,7 +238,8 @@ impl Run<'_> {
     }
 
     fn map(&mut self, value: &Value, args: Args) -> Result<Value> {
-        let items = ops::items(self.meter, value)?;
+        // As in Jinja2, nothing that is false is iterated.
+        let items = if value.is_true() { ops::items(self.meter, value)? } else { Vec::new() };
         if args.positional.is_empty() {
             let [attribute, default] = args.bind("map", ["attribute", "default"])?;
             let attribute = needed(attribute, "map", "attribute")?;
@@ -279,7 +280,8 @@ impl Run<'_> {
         }
         let wanted = filter.starts_with("select");
         let mut selected = Vec::new();
-        for item in ops::items(self.meter, value)? {
+        let items = if value.is_true() { ops::items(self.meter, value)? } else { Vec::new() };
+        for item in items {
             let subject = match attribute {
                 Some(path) => self.path(&item, path)?,
                 None => item.clone(),

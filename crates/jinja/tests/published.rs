@@ -33,8 +33,14 @@ fn render(template: &Template, variables: &Json) -> Result<String, jinja::Error>
     template.render(Inputs { variables, clock: &clock, limits, cancelled: &NEVER, reserve: 0 })
 }
 
-/// Templates and conversations whose output differs, with the reason.
-const DIFFERENT: [(&str, &str, &str); 0] = [];
+/// Templates with tools whose output differs, with the reason.
+const DIFFERENT: [(&str, &str); 2] = [
+    ("llama-cpp-deepseek-r1", "transformers fails: json.dumps of the generator that `map` returns"),
+    (
+        "meetkai-functionary-medium-v3.1",
+        "transformers escapes texts that are added to a `safe` one",
+    ),
+];
 
 fn compare() {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/templates");
@@ -58,7 +64,8 @@ fn compare() {
             });
             rendered += usize::from(digest.is_some());
             let title = conversation["name"].as_str().unwrap();
-            let listed = DIFFERENT.iter().any(|(n, t, _)| *n == name && *t == title);
+            let has_tools = conversation["variables"]["tools"].is_array();
+            let listed = has_tools && DIFFERENT.iter().any(|(known, _)| *known == name);
             let equal = digest.as_deref() == expected["outputs"][name][at].as_str();
             if equal == listed {
                 wrong.push(format!("{name}, {title}: {text:?}"));

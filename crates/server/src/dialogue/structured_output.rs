@@ -183,8 +183,9 @@ impl Lark<'_> {
             _ => ("call".into(), ""),
         };
         self.rule("one", &one);
-        // Models of these two families write one call per answer.
-        let several = parallel && !matches!(family, Family::Llama | Family::Harmony);
+        // Models of these families write one call per answer, or repeat themselves.
+        let several =
+            parallel && !matches!(family, Family::Llama | Family::Harmony | Family::Generic);
         let all = if several { format!("one ({between} one)*") } else { "one".into() };
         let close = match family {
             Family::Mistral => String::new(),

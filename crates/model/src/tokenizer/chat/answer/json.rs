@@ -1,7 +1,7 @@
 //! Calls as JSON: an object with a name and arguments, parsed while it streams.
 
 use super::piece::{Piece, Read, Tools, emit};
-use super::repair::Repair;
+use super::repair::{Repair, repaired};
 
 /// Finds the end of one JSON value. Its content is not checked, but emitted unchanged.
 #[derive(Debug, Default)]
@@ -87,6 +87,8 @@ pub(super) struct JsonCall {
     early: Option<String>,
     /// Arguments have been emitted.
     argued: bool,
+    /// The arguments are complete; further ones are ignored.
+    complete: bool,
     repair: Repair,
     /// Marks that end the call outside of texts.
     ends: &'static [&'static str],
@@ -96,6 +98,7 @@ impl JsonCall {
     /// An object that follows a mark, hence is a call.
     pub(super) fn any(ends: &'static [&'static str]) -> Self {
         Self {
+            complete: false,
             repair: Repair::default(),
             ends,
             any: true,
@@ -217,7 +220,7 @@ impl JsonCall {
     /// Emits arguments while they stream, once the call is certain.
     fn stream(&mut self, out: &mut Vec<Piece>) {
         // Arguments may also be a string with JSON, which is decoded when it is complete.
-        if self.named && self.is_arguments() && !self.quoted {
+        if self.named && self.is_arguments() && !self.quoted && !self.complete {
             self.argued = true;
             emit(out, Piece::Arguments(std::mem::take(&mut self.value)));
         }
@@ -236,10 +239,15 @@ impl JsonCall {
                 self.argued = true;
                 emit(out, Piece::Arguments(early));
             }
-        } else if self.is_arguments() && !value.is_empty() {
-            let value = serde_json::from_str::<String>(&value).unwrap_or(value);
+        } else if self.is_arguments() && !self.complete {
+            self.complete = true;
+            let value = match serde_json::from_str::<String>(&value) {
+                Ok(text) if text.trim().is_empty() => "{}".into(),
+                Ok(text) if text.trim_start().starts_with('{') => repaired(text.trim()),
+                _ => value,
+            };
             if self.named {
-                self.argued = true;
+                self.argued |= !value.is_empty();
                 emit(out, Piece::Arguments(value));
             } else {
                 self.early = Some(value);

@@ -251,6 +251,10 @@ impl Repair {
         }
         let in_object = self.stack.last() == Some(&'}');
         self.key = in_object && self.state != State::Value;
+        if matches!(c, '{' | '[') && (self.key || self.stack.len() >= DEPTH) {
+            // An object or a list is no key, and too deep ones are left out.
+            return;
+        }
         if self.comma && self.state != State::Value {
             out.push(',');
         }
@@ -261,13 +265,11 @@ impl Repair {
                 out.push('"');
                 self.state = State::Text(c);
             }
-            // An object or a list is no key.
-            '{' | '[' if !self.key && self.stack.len() < DEPTH => {
+            '{' | '[' => {
                 out.push(c);
                 self.stack.push(if c == '{' { '}' } else { ']' });
                 self.state = State::Open;
             }
-            '{' | '[' => {}
             c => {
                 self.held = c.into();
                 self.state = State::Word;

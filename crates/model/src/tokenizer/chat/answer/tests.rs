@@ -371,7 +371,7 @@ fn a_call_that_a_limit_cuts_has_partial_arguments() {
     let out = cut("<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be");
     let call = Piece::Call { name: "weather".into() };
     assert_eq!(out, [call.clone(), Piece::Arguments("{\"city\": \"Be".into())]);
-    assert_eq!(cut("<tool_call>{\"name\": \"weather\""), [call]);
+    assert_eq!(cut("<tool_call>{\"name\": \"weather\","), [call]);
 }
 
 /// A model that ends its answer without the brackets of its call.
@@ -393,6 +393,18 @@ fn arguments_are_json_whatever_the_model_writes() {
             "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\",}}</tool_call>",
         ),
         (Calls::Llama, "{\"name\": \"weather\", \"parameters\": {\"city\": \"Be\"}"),
+        (
+            Calls::Generic,
+            "<tool_call>{\"name\": \"weather\", \"parameters\": {\"city\": \"Be\"}, \"arguments\": {\"a\": 1}}</tool_call>",
+        ),
+        (
+            Calls::Hermes,
+            "<tool_call>{\"arguments\": {\"city\": \"Be\"}, \"arguments\": 5, \"name\": \"weather\"}</tool_call>",
+        ),
+        (
+            Calls::Hermes,
+            "<tool_call>{\"name\": \"weather\", \"arguments\": \"{'city': 'Be'\"}</tool_call>",
+        ),
         (Calls::Mistral, "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\""),
         (Calls::Mistral, "[TOOL_CALLS]weather[ARGS]{\"city\": \"Be\""),
         (
