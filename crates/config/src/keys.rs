@@ -3,7 +3,7 @@
 use super::Config;
 
 /// All keys in the order of the documentation, and when a change takes effect.
-pub(super) const KEYS: [(&str, Effect); 36] = [
+pub(super) const KEYS: [(&str, Effect); 37] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -30,6 +30,7 @@ pub(super) const KEYS: [(&str, Effect); 36] = [
     ("tune", Effect::NextLoad),
     ("tune_dir", Effect::NextLoad),
     ("state_dir", Effect::NextLoad),
+    ("generic_tools", Effect::Now),
     ("queue_limit", Effect::Now),
     ("max_connections", Effect::Now),
     ("max_body_bytes", Effect::Now),

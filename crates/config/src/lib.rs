@@ -83,6 +83,9 @@ pub struct Config {
     pub tune_dir: PathBuf,
     /// Directory of persistent data about the machine.
     pub state_dir: PathBuf,
+    /// Describe tools in the system message to models whose chat templates know none; false: refuse
+    /// such requests.
+    pub generic_tools: bool,
     pub queue_limit: usize,
     pub max_connections: usize,
     /// Maximum size of a request body in bytes.
@@ -215,6 +218,7 @@ impl Default for Config {
             tune: Tune::Load,
             tune_dir: default_tune_dir(),
             state_dir: default_state_dir(),
+            generic_tools: true,
             queue_limit: 64,
             max_connections: 256,
             max_body_bytes: 8 << 20,

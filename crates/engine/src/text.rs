@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Grammars, Infill, LoadError};
 use errors::about;
 use model::gguf::Gguf;
-use model::tokenizer::{self, ChatTemplate, Specials, Tokenizer, Vocabulary};
+use model::tokenizer::{self, Calls, ChatTemplate, Origin, Specials, Tokenizer, Vocabulary};
 
 #[derive(Debug)]
 pub struct Text {
@@ -39,6 +39,7 @@ pub(super) fn read(path: &Path, gguf: &Gguf) -> Result<Text, LoadError> {
         true => LoadError::Invalid(said(&error)),
         false => LoadError::OutOfMemory(said(&error)),
     })?;
+    report(path, &chat);
     let tokenizer = Tokenizer::new(vocabulary).map_err(|error| LoadError::Invalid(said(&error)))?;
     let tokenizer = Arc::new(tokenizer);
     let mark = |name: &'static str| match *tokenizer.encode(name, Specials::Parse, false).ok()? {
@@ -50,6 +51,22 @@ pub(super) fn read(path: &Path, gguf: &Gguf) -> Result<Text, LoadError> {
     let infill = Infill::of(gguf, &tokenizer)
         .map_err(|why| LoadError::Invalid(format!("{}: {why}", path.display())))?;
     Ok(Text { tokenizer, chat, marks, grammars, infill })
+}
+
+/// Logs what the model's file does not determine about chats.
+fn report(path: &Path, chat: &ChatTemplate) {
+    let model = path.display();
+    if let Err(error) = chat.usable() {
+        tracing::warn!(%model, %error, "chats are refused");
+        return;
+    }
+    if let Origin::Vocabulary(format) = chat.origin() {
+        tracing::info!(%model, format, "no chat template; the tokens show the format");
+    }
+    if chat.format().calls == Some(Calls::Generic) {
+        let format = Calls::Generic.name();
+        tracing::info!(%model, format, "the chat template knows no tools; orind describes them");
+    }
 }
 
 #[cfg(test)]

@@ -190,6 +190,12 @@ impl Weights {
     }
 }
 
+fn without_outer_ones(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().take_while(|extent| **extent == 1).count();
+    // A tensor has at least one dimension.
+    &shape[ones.min(shape.len().saturating_sub(1))..]
+}
+
 pub(crate) fn check(
     tensor: &TensorInfo,
     shape: &[usize],
@@ -197,7 +203,8 @@ pub(crate) fn check(
     fits: impl Fn(DType) -> bool,
 ) -> Result<()> {
     let (name, found) = (tensor.name.clone(), tensor.dtype);
-    if tensor.shape != shape {
+    // Tools such as llama-quantize drop outer dimensions of one row.
+    if without_outer_ones(&tensor.shape) != without_outer_ones(shape) {
         let (found, expected) = (tensor.shape.clone(), shape.to_vec());
         return Err(Error::TensorShape { name, found, expected });
     }

@@ -31,6 +31,7 @@ pub mod socket;
 mod status;
 pub mod tcp;
 mod text;
+mod tool_format;
 mod tune;
 
 use std::hash::{BuildHasher, RandomState};
@@ -245,7 +246,8 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     };
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("other", MatchedPath::as_str);
-    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
+    let (answer, tool_format) = tool_format::observe(answer).await;
     let mut response =
         answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());
     let status = response.status();
@@ -270,5 +272,6 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         tracing::debug!(id = id.as_str(), method, path, status = status.as_u16(), ms, "request");
     }
     id.put(response.headers_mut());
+    tool_format::put(tool_format, response.headers_mut());
     response
 }

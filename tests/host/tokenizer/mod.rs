@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicBool;
 
 use model::gguf::{Gguf, Strings};
 use model::tokenizer::{
-    Bounds, ChatTemplate, Detokeniser, Error, Message, RenderOptions, Specials, StopMatcher,
-    Tokenizer, Vocabulary,
+    Bounds, Call, Calls, ChatTemplate, Detokeniser, Error, Message, Origin, RenderOptions,
+    Specials, StopMatcher, Tokenizer, Vocabulary,
 };
 use proptest::prelude::*;
 
@@ -415,13 +415,104 @@ fn models_without_a_template_use_their_familys() {
          <|start_header_id|>user<|end_header_id|>\n\nHi <there> & \"you\"<|eot_id|>\
          <|start_header_id|>assistant<|end_header_id|>\n\n"
     );
-    let template = ChatTemplate::new(&vocabulary("qwen2", &[], &CHAT)).unwrap();
+    let with = |tokens: &[(&str, i32)]| {
+        ChatTemplate::new(&vocabulary("qwen2", &[], &[&CHAT[..], tokens].concat())).unwrap()
+    };
+    let template = with(&[("<|im_start|>", CONTROL)]);
+    assert_eq!(template.origin(), Origin::Vocabulary("ChatML"));
     assert_eq!(
         rendered(&template, &conversation()[2..], true).unwrap(),
         "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n\
          <|im_start|>assistant\n"
     );
     assert_eq!(rendered(&template, &[], false).unwrap(), "");
+    let template = with(&[("<start_of_turn>", CONTROL), ("<end_of_turn>", CONTROL)]);
+    assert_eq!(
+        rendered(&template, &conversation()[..3], true).unwrap(),
+        "<start_of_turn>user\nBe brief.\n\nHi <there> & \"you\"<end_of_turn>\n\
+         <start_of_turn>model\nHello.<end_of_turn>\n<start_of_turn>model\n"
+    );
+    // `<|im_end|>` alone shows no format.
+    let template = with(&[]);
+    assert_eq!(template.origin(), Origin::Unknown);
+    let error = rendered(&template, &conversation(), true).unwrap_err();
+    assert!(matches!(error, Error::TemplateMissing), "{error}");
+}
+
+/// A template that refuses late system messages, that ignores them, that refuses them all, and that keeps the last.
+#[test]
+fn instructions_are_in_the_prompt_wherever_they_are() {
+    let late = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
+                {{ raise_exception('System message must be at the beginning.') }}{% endif %}\
+                <{{ m.role }}>{{ m.content }}{% endfor %}";
+    let ignores = "{% if messages[0].role == 'system' %}<system>{{ messages[0].content }}{% endif %}\
+                   {% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}\
+                   {% endif %}{% endfor %}";
+    let refuses = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}\
+                   <{{ m.role }}>{{ m.content }}{% endfor %}";
+    let last = "{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}\
+                {% set ns.s = m.content %}{% endif %}{% endfor %}<system>{{ ns.s }}{% for m in messages %}\
+                {% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}";
+    let say = |turns: &[(&str, &str)]| -> Vec<Message> {
+        turns.iter().map(|(role, content)| Message::new(*role, *content)).collect()
+    };
+    let two = say(&[("system", "Be kind"), ("user", "Hi"), ("system", "Be brief"), ("user", "Ho")]);
+    let end = say(&[("user", "Hi"), ("system", "Be brief")]);
+    for (name, source, two_of, end_of) in [
+        ("late", late, "<system>Be kind\n\nBe brief<user>Hi<user>Ho", "<system>Be brief<user>Hi"),
+        (
+            "ignores",
+            ignores,
+            "<system>Be kind\n\nBe brief<user>Hi<user>Ho",
+            "<system>Be brief<user>Hi",
+        ),
+        ("refuses", refuses, "<user>Be kind\n\nHi<user>Be brief\n\nHo", "<user>Hi\n\nBe brief"),
+        ("last", last, "<system>Be kind\n\nBe brief<user>Hi<user>Ho", "<system>Be brief<user>Hi"),
+    ] {
+        let template = template(source).unwrap();
+        assert_eq!(rendered(&template, &two, true).unwrap(), two_of, "{name}");
+        assert_eq!(rendered(&template, &end, true).unwrap(), end_of, "{name}");
+    }
+    // Other refusals have the template's own words.
+    let error = rendered(&template("{{ raise_exception('so \"it\" is') }}").unwrap(), &two, true);
+    assert!(error.unwrap_err().to_string().contains("so \"it\" is"));
+}
+
+/// Tools, a call and its result with templates that know none of them, or not all.
+#[test]
+fn tools_reach_templates_that_know_none() {
+    let tools = vec![serde_json::json!({
+        "type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}},
+    })];
+    let call = Call {
+        id: "abcdefghi".into(),
+        name: "get_weather".into(),
+        arguments: serde_json::json!({"city": "Rome"}),
+    };
+    let messages = [
+        Message::new("system", "Be kind"),
+        Message::new("user", "Hi"),
+        Message { calls: vec![call], ..Message::new("assistant", "") },
+        Message { call_id: Some("abcdefghi".into()), ..Message::new("tool", "20") },
+        Message { call_id: Some("abcdefghj".into()), ..Message::new("tool", "30") },
+        Message::new("user", "Thanks"),
+    ];
+    let alternating = "{% for m in messages %}{% if m.role not in ['user', 'assistant'] or \
+        (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles') }}{% endif %}\
+        <{{ m.role }}>{{ m.content }}{% endfor %}";
+    let options = RenderOptions { tools, ..RenderOptions::answer() };
+    let template = template(alternating).unwrap();
+    assert_eq!(template.format().calls, Some(Calls::Generic));
+    let text = template.render(&messages, &options, &NEVER).unwrap().text().to_owned();
+    let begin =
+        "<user>Be kind\n\nYou can call these functions:\n<tools>\n{\"name\": \"get_weather\", ";
+    let end = "\n\nHi<assistant><tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}\n\
+               </tool_call><user><tool_response>\n20\n</tool_response>\n<tool_response>\n30\n\
+               </tool_response>\nThanks";
+    assert!(text.starts_with(begin) && text.ends_with(end), "{text}");
+    // Without tools in the request, the history renders too.
+    let text = template.render(&messages[1..], &RenderOptions::answer(), &NEVER).unwrap();
+    assert!(text.text().starts_with("<user>Hi<assistant><tool_call>"), "{}", text.text());
 }
 
 fn rendered(template: &ChatTemplate, messages: &[Message], add: bool) -> Result<String, Error> {
@@ -517,8 +608,13 @@ fn template_errors_name_the_line() {
 
 #[test]
 fn hostile_templates_terminate() {
-    let endless = "\n{% for a in range(9999) %}{% for b in range(9999) %}{% set x = b %}{% endfor %}{% endfor %}";
-    assert!(matches!(render(endless), Err(Error::TemplateFuel { line: 2, .. })));
+    let endless = "\n{% for a in range(99999) %}{% for b in range(99999) %}{% set x = b %}{% endfor %}{% endfor %}";
+    let mut endless = template(endless).unwrap();
+    endless.limit_time(std::time::Duration::from_millis(200));
+    let error = rendered(&endless, &conversation(), true).unwrap_err();
+    assert!(matches!(error, Error::TemplateTime { line: 2, .. }), "{error}");
+    let doubled = "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}";
+    assert!(matches!(render(doubled), Err(Error::TemplateMemory { .. })));
     let flood = "{% for i in range(1000) %}{{ 'abcdefgh' * 1000 }}{% endfor %}";
     assert!(matches!(render(flood), Err(Error::TemplateOutput { .. })));
     let recursive = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
@@ -549,17 +645,17 @@ fn hostile_templates_terminate() {
 
 #[test]
 fn deeply_nested_values_are_harmless() {
-    // The instruction limit of a template grows with the conversation.
-    let messages = vec![Message::new("user", "x"); 4000];
     for last in ["", "{{ ns.x }}", "{{ ns.x == [ns.x] }}"] {
         let source = format!(
             "{{% set ns = namespace(x=[]) %}}{{% for i in range(100000) %}}\
              {{% set ns.x = [ns.x] %}}{{% endfor %}}{last}"
         );
-        let rendered = rendered(&template(&source).unwrap(), &messages, true);
-        assert!(rendered.is_ok(), "{last} {rendered:?}");
+        let error = render(&source).unwrap_err();
+        assert!(matches!(error, Error::TemplateRender { .. }), "{last} {error}");
     }
-    let json = "{% set ns = namespace(x=[]) %}{% for i in range(99) %}\
+    let itself = "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x }}{{ ns.x == [ns] }}";
+    assert!(render(itself).is_ok());
+    let json = "{% set ns = namespace(x=[]) %}{% for i in range(299) %}\
                 {% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
     assert!(matches!(render(json), Err(Error::TemplateRender { .. })));
 }

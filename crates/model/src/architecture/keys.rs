@@ -339,7 +339,8 @@ impl<'a> Keys<'a> {
     /// Rows of the embedding, at least the number of tokens.
     fn vocabulary(&self) -> Result<usize, Error> {
         let embedding = "token_embd.weight";
-        let Some([rows, _]) = self.gguf.tensor(embedding).map(|tensor| &tensor.shape[..]) else {
+        let Some([.., rows, _]) = self.gguf.tensor(embedding).map(|tensor| &tensor.shape[..])
+        else {
             return Err(Error::missing_tensor(self.gguf, embedding));
         };
         let name = "tokenizer.ggml.tokens";

@@ -120,9 +120,11 @@ fn yarn(
         |turns: f64| dims * (original_context / (turns * 2.0 * PI)).ln() / (2.0 * base.ln());
     let [first, last] = turns.map(pair_turning);
     let (first, last) = match ramp {
-        Ramp::Whole => (first.floor().max(0.0), last.ceil().min(dims - 1.0)),
+        Ramp::Whole => (first.floor(), last.ceil()),
         Ramp::Exact => (first, last),
     };
+    // With a small original context the bounds are outside of the pairs.
+    let (first, last) = (first.max(0.0), last.min(dims - 1.0));
     let blend = |(i, f): (usize, &f64)| {
         let interpolated = ((i as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
         f / factor * interpolated + f * (1.0 - interpolated)
@@ -145,6 +147,19 @@ mod tests {
             let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
             let want = f / 32.0 * ramp + f * (1.0 - ramp);
             assert!((scaled - want).abs() < 1e-9 * f, "pair {i}: {scaled}, {want}");
+        }
+    }
+
+    /// With 16 positions the ramp would begin before the first pair, as with 4 pairs and any context. Values of
+    /// transformers' `_compute_yarn_parameters` with `truncate: false`.
+    #[test]
+    fn an_exact_ramp_stays_within_the_pairs() {
+        let plain: Vec<f64> = plain(10_000.0, 8).collect();
+        let scaled = yarn(&plain, 10_000.0, 4.0, 16.0, [32.0, 1.0], Ramp::Exact);
+        // The upper bound is 4 ln(16 / 2 pi) / ln(10000), 0.4059; pairs after it are interpolated.
+        assert_eq!(scaled[0], plain[0]);
+        for (scaled, plain) in scaled.iter().zip(&plain).skip(1) {
+            assert!((scaled - plain / 4.0).abs() < 1e-12, "{scaled} {plain}");
         }
     }
 

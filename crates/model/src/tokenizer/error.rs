@@ -75,9 +75,17 @@ pub enum Error {
     #[error("chat template (tokenizer.chat_template), line {line}: {message}")]
     TemplateRender { line: usize, message: String },
     #[error(
-        "chat template (tokenizer.chat_template), line {line}: stopped after {fuel} instructions; the template does not end, or not soon enough"
+        "chat template (tokenizer.chat_template), line {line}: stopped after {limit:?}; the template does not end, or not soon enough"
     )]
-    TemplateFuel { line: usize, fuel: u64 },
+    TemplateTime { line: usize, limit: std::time::Duration },
+    #[error(
+        "chat template (tokenizer.chat_template), line {line}: its values need more than {limit} bytes"
+    )]
+    TemplateMemory { line: usize, limit: usize },
+    #[error(
+        "the model has no chat template (tokenizer.chat_template), and its tokens show no known format; complete texts instead"
+    )]
+    TemplateMissing,
     #[error("chat template (tokenizer.chat_template): stopped after {limit} bytes of output")]
     TemplateOutput { limit: usize },
     #[error(

@@ -30,7 +30,8 @@ mod word;
 pub use bounds::Bounds;
 pub use build::Tokenizer;
 pub use chat::{
-    AnswerParser, Call, Calls, ChatTemplate, Format, Message, Piece, RenderOptions, Rendered,
+    AnswerParser, Call, Calls, ChatTemplate, Format, Message, Origin, Piece, RenderOptions,
+    Rendered,
 };
 pub use encode::Specials;
 pub use error::Error;

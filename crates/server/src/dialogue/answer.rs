@@ -92,7 +92,11 @@ impl Answer {
             Event::Finished(finished) => {
                 if let Some(mut parser) = self.parser.take() {
                     parser.push(&finished.text, &mut pieces);
-                    parser.finish(&mut pieces);
+                    match finished.reason {
+                        // The client learns that the answer, and so a call, is incomplete.
+                        FinishReason::Length => parser.interrupt(&mut pieces),
+                        _ => parser.finish(&mut pieces),
+                    }
                 }
                 let reason = match Reason::of(&finished) {
                     Ok(reason) => reason,

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use futures_util::stream::{Stream, StreamExt};
-use model::tokenizer::{AnswerParser, Message, RenderOptions};
+use model::tokenizer::{AnswerParser, Calls, Message, RenderOptions};
 use serde_json::{Map, Value};
 
 pub(super) use self::answer::{End, Gathered, Part, Reason, Update, gather};
 use self::structured_output::StructuredOutput;
 pub(super) use self::tools::{Choice, Tool};
 use super::error::Error;
-use super::{App, generation, params, prompt};
+use super::{App, generation, params, prompt, tool_format};
 use engine::{Grammar, Request, Served};
 use plan::sample::Sampling;
 
@@ -96,7 +96,7 @@ impl Ask {
     /// Counts the tokens of the prompt.
     pub(super) async fn count(mut self, app: &Arc<App>) -> Result<usize, Error> {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
-        self.check(&served)?;
+        self.check(&served, app)?;
         let (messages, options, _) = self.conversation();
         let free = |_: &Served, _: &str| None;
         let prepared =
@@ -107,7 +107,7 @@ impl Ask {
     /// Renders the text of the prompt.
     pub(super) async fn text(mut self, app: &Arc<App>) -> Result<String, Error> {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
-        self.check(&served)?;
+        self.check(&served, app)?;
         let (messages, options, _) = self.conversation();
         prompt::text(app, &served, self.field, messages, options).await
     }
@@ -164,7 +164,7 @@ impl Ask {
         let mut admission = params::admit(app, self.model.as_deref(), self.answers).await?;
         let served = Arc::clone(&admission.served);
         let chat = &served.text.chat;
-        self.check(&served)?;
+        self.check(&served, app)?;
         let processors = params::logits_processors(
             &self.logits_options,
             self.sampling.temperature,
@@ -211,15 +211,23 @@ impl Ask {
     }
 
     /// Rejects settings that the model's chat template does not support.
-    fn check(&self, served: &Served) -> Result<(), Error> {
+    fn check(&self, served: &Served, app: &App) -> Result<(), Error> {
         let chat = &served.text.chat;
         let unsupported = |param: &str, message: String| {
             Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message).param(param))
         };
-        if !self.tools.is_empty() && chat.format().calls.is_none() {
-            let message =
-                format!("tools: the chat template of {} does not support tools", served.model.id);
-            return unsupported("tools", message);
+        if !self.tools.is_empty()
+            && self.choice != Choice::None
+            && let Some(format) = chat.format().calls
+        {
+            if format == Calls::Generic && !app.config().generic_tools {
+                let message = format!(
+                    "tools: the chat template of {} does not support tools, and generic_tools is false",
+                    served.model.id
+                );
+                return unsupported("tools", message);
+            }
+            tool_format::report(format);
         }
         let must = matches!(self.choice, Choice::Required | Choice::Named(_));
         if must && self.tools.is_empty() {

@@ -32,12 +32,13 @@ impl StructuredOutput {
     /// unconstrained.
     pub(crate) fn grammar(self, served: &Served, tail: &str) -> Option<Grammar> {
         let format = served.text.chat.format();
+        let calls = !self.tools.is_empty();
+        let generic = calls && format.calls == Some(Family::Generic);
         let answer = match &self.form {
-            Form::Text if self.calls == Calls::May => return None,
+            Form::Text if self.calls == Calls::May && !generic => return None,
             Form::Text => None,
             Form::Grammar(grammar) => Some(grammar.clone()),
         };
-        let calls = !self.tools.is_empty();
         if !calls
             && !format.can_think()
             && let Some(answer) = answer
@@ -50,12 +51,16 @@ impl StructuredOutput {
             lark.calls(family, &self.tools, self.parallel);
             bodies.push("calls");
         }
-        if self.calls == Calls::May
-            && let Some(answer) = answer
-        {
-            lark.parts.push(("answer".into(), answer));
-            lark.form(format);
-            bodies.push("form");
+        if self.calls == Calls::May {
+            if let Some(answer) = answer {
+                lark.parts.push(("answer".into(), answer));
+                lark.form(format);
+                bodies.push("form");
+            } else if generic {
+                // Text that does not begin like a call.
+                lark.rule("prose", "\"\" | /([^<]|<[^t])(.|\\n)*/");
+                bodies.push("prose");
+            }
         }
         let thoughts = lark.thoughts(format, tail);
         lark.rule("start", &format!("{thoughts} ({})", bodies.join(" | ")));
@@ -142,11 +147,18 @@ impl Lark<'_> {
         let mut calls = Vec::new();
         for (at, tool) in tools.iter().enumerate() {
             let call = match family {
-                Family::Hermes => self.object(tool, "arguments"),
+                Family::Hermes | Family::Generic => self.object(tool, "arguments"),
                 Family::Llama => self.object(tool, "parameters"),
                 Family::Xml => self.tags(at, tool),
                 Family::Mistral => self.mistral(tool),
                 Family::Harmony => self.message(tool),
+                Family::DeepSeek => self.deepseek(tool),
+                // LFM2 writes calls as JSON too.
+                Family::Granite
+                | Family::Phi
+                | Family::Nemotron
+                | Family::Functools
+                | Family::Lfm => self.object(tool, "arguments"),
                 Family::FunctionGemma | Family::Gemma => {
                     let rule = format!("rest{at}");
                     let close = family.ends().first().copied().unwrap_or_default();
@@ -160,20 +172,33 @@ impl Lark<'_> {
         let mark = family.opens().first().map(|mark| self.mark(mark)).unwrap_or_default();
         let named = family == Family::Mistral && self.text.chat.reads("[ARGS]");
         let (one, between) = match family {
-            Family::Hermes | Family::Xml => {
+            Family::Hermes | Family::Generic | Family::Xml => {
                 (format!("{mark} \"\\n\" call \"\\n\" {}", self.mark("</tool_call>")), "\"\\n\"")
             }
             Family::Mistral if named => (format!("{mark} call"), ""),
+            Family::DeepSeek => ("call".into(), "\"\\n\""),
             Family::Mistral => ("call".into(), "\", \""),
+            family if family.is_list() || family == Family::Lfm => ("call".into(), "\", \""),
             Family::FunctionGemma | Family::Gemma => (format!("{mark} call"), ""),
-            Family::Llama | Family::Harmony => ("call".into(), ""),
+            _ => ("call".into(), ""),
         };
         self.rule("one", &one);
-        // Models of these two families write one call per answer.
-        let several = parallel && !matches!(family, Family::Llama | Family::Harmony);
+        // Models of these families write one call per answer, or repeat themselves.
+        let several =
+            parallel && !matches!(family, Family::Llama | Family::Harmony | Family::Generic);
         let all = if several { format!("one ({between} one)*") } else { "one".into() };
-        let list = family == Family::Mistral && !named;
-        self.rule("calls", &if list { format!("{mark} \"[\" {all} \"]\"") } else { all });
+        let close = match family {
+            Family::Mistral => String::new(),
+            family => family.ends().first().map(|mark| self.mark(mark)).unwrap_or_default(),
+        };
+        let calls = match family {
+            Family::Mistral if named => all,
+            Family::DeepSeek => format!("{mark} {all} {close}"),
+            Family::Mistral | Family::Lfm => format!("{mark} \"[\" {all} \"]\" {close}"),
+            family if family.is_list() => format!("{mark} \"[\" {all} \"]\" {close}"),
+            _ => all,
+        };
+        self.rule("calls", &calls);
     }
 
     fn object(&mut self, tool: &Tool, key: &str) -> String {
@@ -192,6 +217,19 @@ impl Lark<'_> {
         };
         let (args, arguments) = (self.mark("[ARGS]"), self.json(tool.parameters.clone()));
         format!("{} {id} {args} {arguments}", literal(&tool.name))
+    }
+
+    /// Returns a call in DeepSeek's marks; its older models write a block of Markdown.
+    fn deepseek(&mut self, tool: &Tool) -> String {
+        let [begin, separator, end] =
+            ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"]
+                .map(|mark| self.mark(mark));
+        let arguments = self.json(tool.parameters.clone());
+        if self.text.chat.reads("```json") {
+            let head = literal(&format!("{}\n```json\n", tool.name));
+            return format!("{begin} \"function\" {separator} {head} {arguments} \"\\n```\" {end}");
+        }
+        format!("{begin} {} {separator} {arguments} {end}", literal(&tool.name))
     }
 
     fn message(&mut self, tool: &Tool) -> String {

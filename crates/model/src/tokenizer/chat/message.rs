@@ -1,8 +1,13 @@
 //! Input of a template: messages with tool calls, tools, options, and their conversion to template values.
 
-use minijinja::Value;
+use std::io::{self, Write};
+
+use jinja::Value;
+use serde::Serialize;
+use serde_json::ser::Formatter;
 use serde_json::{Map, Value as Json};
 
+use super::Expectations;
 use super::plain::Control;
 
 /// One message of a conversation.
@@ -102,12 +107,13 @@ fn json_texts(value: &Json, f: &mut impl FnMut(&str)) {
 pub(super) struct Values<'a> {
     control: &'a Control,
     sentinel: char,
+    expected: Expectations,
     pub(super) size: Size,
 }
 
 impl<'a> Values<'a> {
-    pub(super) fn new(control: &'a Control, sentinel: char) -> Self {
-        Self { control, sentinel, size: Size::default() }
+    pub(super) const fn new(control: &'a Control, sentinel: char, expected: Expectations) -> Self {
+        Self { control, sentinel, expected, size: Size { text: 0, values: 0 } }
     }
 
     fn text(&mut self, text: &str) -> Value {
@@ -120,10 +126,20 @@ impl<'a> Values<'a> {
         Value::from(&*text)
     }
 
-    pub(super) fn message(&mut self, message: &Message) -> Value {
+    /// A message; `tools` is the text of the tools, for templates that read them from it.
+    pub(super) fn message(&mut self, message: &Message, tools: Option<&str>) -> Value {
         // Templates turn roles into control tokens, so the ends of a role are not marked.
         let role = self.marked(&message.role, false);
-        let mut fields = vec![("role", role), ("content", self.text(&message.content))];
+        let mut content = self.text(&message.content);
+        if self.expected.content_parts {
+            let part =
+                vec![(Value::from("type"), Value::from("text")), (Value::from("text"), content)];
+            content = Value::list(vec![Value::dict(part)]);
+        }
+        let mut fields = vec![("role", role), ("content", content)];
+        if let Some(tools) = tools {
+            fields.push(("tools", self.text(tools)));
+        }
         if let Some(reasoning) = &message.reasoning {
             let reasoning = self.text(reasoning);
             // gpt-oss's template has another name for it, and rejects it together with content in a message with
@@ -136,41 +152,80 @@ impl<'a> Values<'a> {
         // Set only with calls, because templates test for the key.
         if !message.calls.is_empty() {
             let calls: Vec<_> = message.calls.iter().map(|call| self.call(call)).collect();
-            fields.push(("tool_calls", Value::from(calls)));
+            fields.push(("tool_calls", Value::list(calls)));
         }
         for (key, text) in [("tool_call_id", &message.call_id), ("name", &message.name)] {
             if let Some(text) = text {
                 fields.push((key, self.text(text)));
             }
         }
-        Value::from_pairs(fields)
+        object(fields)
     }
 
     fn call(&mut self, call: &Call) -> Value {
-        let function = [("name", self.text(&call.name)), ("arguments", self.json(&call.arguments))];
-        Value::from_pairs([
+        let arguments = match &call.arguments {
+            Json::Object(_) if self.expected.argument_texts => self.text(&dumps(&call.arguments)),
+            arguments => self.json(arguments),
+        };
+        let function = vec![("name", self.text(&call.name)), ("arguments", arguments)];
+        object(vec![
             ("id", self.text(&call.id)),
             ("type", Value::from("function")),
-            ("function", Value::from_pairs(function)),
+            ("function", object(function)),
         ])
     }
 
     pub(super) fn json(&mut self, value: &Json) -> Value {
         self.size.values += 1;
         match value {
-            Json::Null => Value::from(()),
-            Json::Bool(on) => Value::from(*on),
+            Json::Null => Value::None,
+            Json::Bool(on) => Value::Bool(*on),
             Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
-                (Some(number), ..) => Value::from(number),
-                (None, Some(number), _) => Value::from(number),
-                (None, None, number) => Value::from(number.unwrap_or(f64::NAN)),
+                (Some(number), ..) => Value::Int(number.into()),
+                (None, Some(number), _) => Value::Int(number.into()),
+                (None, None, number) => Value::Float(number.unwrap_or(f64::NAN)),
             },
             Json::String(text) => self.text(text),
-            Json::Array(list) => list.iter().map(|item| self.json(item)).collect(),
+            Json::Array(list) => Value::list(list.iter().map(|item| self.json(item)).collect()),
             Json::Object(map) => {
                 let pair = |(key, item): (&String, &Json)| (self.text(key), self.json(item));
-                Value::from_pairs(map.iter().map(pair))
+                Value::dict(map.iter().map(pair).collect())
             }
         }
+    }
+}
+
+fn object(fields: Vec<(&str, Value)>) -> Value {
+    Value::dict(fields.into_iter().map(|(name, value)| (Value::from(name), value)).collect())
+}
+
+/// The functions of tools as one text.
+pub(super) fn functions(tools: &[Json]) -> String {
+    let function = |tool: &Json| tool.get("function").unwrap_or(tool).clone();
+    dumps(&Json::Array(tools.iter().map(function).collect()))
+}
+
+/// JSON with the spaces of Python's `json.dumps`.
+pub(super) fn dumps(value: &Json) -> String {
+    let mut out = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, Spaced);
+    // Writing to memory does not fail.
+    let _ = value.serialize(&mut serializer);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
     }
 }

@@ -1,26 +1,30 @@
 //! Chat templates: render messages to a prompt in the format that a model was trained with.
 //!
 //! A template is a Jinja program inside of the model file, so it is untrusted code. It has access only to the
-//! messages, and limits on its length, instructions and output. The Jinja engine handles nested code and nested
-//! values by recursion, so compiling and running happen on a thread with a stack that is deep enough for everything
-//! the other limits allow. [`python`] has the functions that a template may call beyond Jinja itself; [`plain`]
-//! prevents message text from becoming control tokens.
+//! messages, and limits on its length, time, memory and output ([`jinja`]). [`plain`] prevents message text from
+//! becoming control tokens. [`instructions`] and [`generic`] adapt conversations to templates that know no late
+//! system messages or no tools.
 
 mod answer;
+mod clock;
+mod generic;
+mod instructions;
 mod message;
+mod origin;
 mod plain;
-mod python;
+mod probe;
 
-use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind, Value};
+use jinja::{Inputs, Limits, Template, Value};
 
 pub use self::answer::{AnswerParser, Calls, Format, Piece};
+use self::generic::Gaps;
 pub use self::message::{Call, Message, RenderOptions};
 use self::message::{Size, Values};
+pub use self::origin::Origin;
 use self::plain::Control;
 pub use self::plain::Rendered;
 use super::bounds::Work;
@@ -30,82 +34,122 @@ use super::vocabulary::Vocabulary;
 
 /// The most bytes of a template; the longest published ones have about 30,000.
 const SOURCE: usize = 256 << 10;
-/// Bytes of stack: about twice the need of the most nested code of that length.
-const STACK: usize = 256 << 20;
-/// Instructions for a template itself; published templates need a few hundred.
-const FUEL: u64 = 50_000;
-/// Additional instructions for each message; published templates need less than a hundred.
-const FUEL_PER_MESSAGE: u64 = 300;
-/// Additional instructions for each value of tools and arguments, which some templates serialise themselves.
-const FUEL_PER_VALUE: u64 = 300;
-/// The most instructions, since each may nest values one level deeper, or copy them.
-const FUEL_MAX: u64 = 1_000_000;
+/// Time of one prompt. Published templates need milliseconds, and a second for a thousand messages.
+const TIME: Duration = Duration::from_secs(10);
+/// Bytes of values in addition to the messages' text.
+const MEMORY: usize = 32 << 20;
+/// Bytes of values for each byte of the messages' text.
+const MEMORY_PER_BYTE: usize = 16;
 /// Bytes of output in addition to the messages' text.
 const OUTPUT: usize = 1 << 20;
 /// Number of times that the output may repeat the messages' text.
 const OUTPUT_PER_BYTE: usize = 4;
 /// Bytes of punctuation and indentation for each value of tools and arguments.
 const OUTPUT_PER_VALUE: usize = 64;
+/// Bytes of memory for each value of tools and arguments.
+const MEMORY_PER_VALUE: usize = 512;
 /// Bytes to reserve for text of the template itself: in total, and for each message.
 const MARKUP: [usize; 2] = [1024, 64];
-const RECURSION: usize = 64;
 
-const NAME: &str = "chat_template";
-const LLAMA3: &str = include_str!("llama3.jinja");
-const CHATML: &str = include_str!("chatml.jinja");
-const WORLD: &str = include_str!("world.jinja");
-/// Name in RWKV's files in place of a template; llama.cpp has the template by that name (`llama-chat.cpp`).
-const WORLD_NAME: &str = "rwkv-world";
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Reason why a model has no usable template.
+#[derive(Debug)]
+enum Unusable {
+    Missing,
+    Length { bytes: usize },
+    Syntax { line: usize, message: String },
+}
+
+/// Form of a template's input beyond its own choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Expectations {
+    /// Contents are lists of parts.
+    content_parts: bool,
+    /// Arguments of calls are texts of JSON.
+    argument_texts: bool,
+    /// Some instructions are silently left out.
+    drops_instructions: bool,
+    gaps: Gaps,
+}
 
 /// A compiled chat template that follows the conventions of Hugging Face's `apply_chat_template`.
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
-    environment: Environment<'static>,
+    origin: Origin,
+    program: Result<Template, Unusable>,
     /// `bos_token` and `eos_token`, if the model has them.
     tokens: Vec<(&'static str, String)>,
     control: Control,
     format: Format,
+    expected: Expectations,
+    time: Duration,
     /// Noncharacters that the template does not contain, in the order of preference.
     sentinels: Vec<char>,
 }
 
 impl ChatTemplate {
-    /// The template of a model. Without its own, the tokeniser and the special tokens select one: RWKV's, Llama 3's,
-    /// or else ChatML.
+    /// The template of a model. Without its own, the tokens of the vocabulary select a built-in one. A template that
+    /// is too long or does not parse fails when it renders, so that the model still completes texts.
     ///
     /// # Errors
-    /// [`Error::TemplateSyntax`] if it does not parse, [`Error::TemplateLength`] if it is too long, and those of a
-    /// vocabulary that contradicts itself.
+    /// Those of a vocabulary that contradicts itself.
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, Error> {
-        let llama3 = || vocabulary.tokens.iter().any(|token| token == "<|start_header_id|>");
-        let source = match vocabulary.chat_template.as_deref() {
-            Some(WORLD_NAME) => WORLD,
-            Some(source) => source,
-            None if vocabulary.model == "rwkv" => WORLD,
-            None if llama3() => LLAMA3,
-            None => CHATML,
-        };
-        if source.len() > SOURCE {
-            return Err(Error::TemplateLength { bytes: source.len(), limit: SOURCE });
-        }
+        let (source, origin) = origin::template(vocabulary);
         let (kinds, _) = special::classify(vocabulary)?;
         let control = Control::new(vocabulary, &kinds)?;
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|e| syntax_error(&e))?);
-        environment.set_recursion_limit(RECURSION);
-        python::install(&mut environment);
-        on_deep_stack(|| environment.add_template_owned(NAME, source.to_owned()))?
-            .map_err(|error| syntax_error(&error))?;
+        let program = if origin == Origin::Unknown {
+            Err(Unusable::Missing)
+        } else if source.len() > SOURCE {
+            Err(Unusable::Length { bytes: source.len() })
+        } else {
+            on_deep_stack(|| Template::parse(source))?.map_err(|error| match error {
+                jinja::Error::Syntax { line, message } => Unusable::Syntax { line, message },
+                error => Unusable::Syntax { line: 1, message: error.to_string() },
+            })
+        };
         let tokens = [("bos_token", vocabulary.bos), ("eos_token", vocabulary.eos)];
         let text = |(name, id)| Some((name, vocabulary.text(id)?.to_owned()));
         let tokens: Vec<_> = tokens.into_iter().filter_map(text).collect();
         let used = |c| source.contains(c) || tokens.iter().any(|(_, text)| text.contains(c));
         let sentinels = plain::noncharacters().filter(|c| !used(*c)).collect();
         let format = Format::recognise(source);
-        let source = source.to_owned();
-        Ok(Self { source, environment, tokens, control, format, sentinels })
+        let (source, expected) = (source.to_owned(), Expectations::default());
+        let time = TIME;
+        let mut template =
+            Self { source, origin, program, tokens, control, format, expected, time, sentinels };
+        template.expected = template.probe();
+        Ok(template)
+    }
+
+    /// Origin of the template.
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Limits the time of one prompt.
+    pub const fn limit_time(&mut self, time: Duration) {
+        self.time = time;
+    }
+
+    /// Reason why the model has no chat, if it has none.
+    ///
+    /// # Errors
+    /// [`Error::TemplateMissing`], [`Error::TemplateLength`], [`Error::TemplateSyntax`].
+    pub fn usable(&self) -> Result<(), Error> {
+        self.program().map(drop)
+    }
+
+    fn program(&self) -> Result<&Template, Error> {
+        self.program.as_ref().map_err(|reason| match reason {
+            Unusable::Missing => Error::TemplateMissing,
+            Unusable::Length { bytes } => Error::TemplateLength { bytes: *bytes, limit: SOURCE },
+            Unusable::Syntax { line, message } => {
+                Error::TemplateSyntax { line: *line, message: message.clone() }
+            }
+        })
     }
 
     /// Format of tool calls and reasoning in answers to this template.
@@ -132,7 +176,10 @@ impl ChatTemplate {
     /// control tokens.
     ///
     /// Memory is at most 8 bytes for each byte of the messages, 512 for each message, and 1 MiB, if the template
-    /// writes each message once. Only the limit on instructions bounds the variables of other templates.
+    /// writes each message once. Only the limit on memory bounds the variables of other templates.
+    ///
+    /// Instructions that the template refuses or ignores where they are, are merged into the first message, or else
+    /// into user turns.
     ///
     /// # Errors
     /// If the template fails on these messages, rejects them (the error has its own words), or exceeds a limit.
@@ -142,67 +189,109 @@ impl ChatTemplate {
         options: &RenderOptions,
         cancelled: &AtomicBool,
     ) -> Result<Rendered, Error> {
+        let gaps = self.expected.gaps;
+        if let Some(calls) = self.format.calls
+            && gaps.concern(messages, options)
+        {
+            let (messages, options) = generic::rewrite(messages, options, gaps, calls);
+            return self.merge(&messages, &options, cancelled);
+        }
+        self.merge(messages, options, cancelled)
+    }
+
+    /// Renders with instructions at a place that the template accepts.
+    fn merge(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        cancelled: &AtomicBool,
+    ) -> Result<Rendered, Error> {
+        let attempt =
+            |messages: &[_]| self.attempt(messages, options, cancelled, self.expected, self.time);
+        let first = attempt(messages);
+        let complete = |prompt: &Rendered| {
+            !self.expected.drops_instructions || instructions::are_all_in(messages, prompt.text())
+        };
+        let stays = match &first {
+            Ok(prompt) => complete(prompt),
+            Err(Error::TemplateRender { .. }) => !instructions::exist(messages),
+            Err(_) => true,
+        };
+        if stays {
+            return first;
+        }
+        for move_them in [instructions::at_the_beginning, instructions::in_user_turns] {
+            match attempt(&move_them(messages)) {
+                Ok(prompt) if complete(&prompt) => return Ok(prompt),
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                _ => {}
+            }
+        }
+        first
+    }
+
+    fn attempt(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        cancelled: &AtomicBool,
+        expected: Expectations,
+        time: Duration,
+    ) -> Result<Rendered, Error> {
+        let program = self.program()?;
         let sentinel = self.sentinel(messages, options)?;
-        let mut work = Work::new(cancelled);
-        let mut values = Values::new(&self.control, sentinel);
-        let mut list = Vec::with_capacity(messages.len());
-        for message in messages {
-            work.add(message.content.len())?;
-            list.push(values.message(message));
-        }
-        let tools: Vec<Value> = options.tools.iter().map(|tool| values.json(tool)).collect();
-        // None, not undefined, because templates distinguish the two.
-        let tools = if tools.is_empty() { Value::from(()) } else { Value::from(tools) };
-        let variables: Vec<_> =
-            options.variables.iter().map(|(name, value)| (&**name, values.json(value))).collect();
-        let Size { text, values } = values.size;
-        let limit = OUTPUT
-            .saturating_add(text.saturating_mul(OUTPUT_PER_BYTE))
-            .saturating_add(values.saturating_mul(OUTPUT_PER_VALUE));
-        let fuel = FUEL_PER_MESSAGE
-            .saturating_mul(messages.len() as u64)
-            .saturating_add(FUEL_PER_VALUE.saturating_mul(values as u64))
-            .saturating_add(FUEL)
-            .min(FUEL_MAX);
-
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(fuel));
-        let now = Timestamp::now();
-        environment.add_function("strftime_now", move |format: &str| python::strftime(format, now));
-        let mut context = variables;
-        context.extend([
-            ("messages", Value::from(list)),
-            ("add_generation_prompt", Value::from(options.add_generation_prompt)),
-            ("tools", tools),
-            ("documents", Value::from(())),
-        ]);
-        context.extend(self.tokens.iter().map(|(name, text)| (*name, Value::from(text.as_str()))));
-
-        // Most templates write each message once.
-        let room = text + values * OUTPUT_PER_VALUE / 2 + MARKUP[0] + messages.len() * MARKUP[1];
-        let text = Vec::with_capacity(room.min(limit));
-        let mut out = Bounded { text, limit, full: false, cancelled };
-        let rendered = on_deep_stack(|| {
-            let template = environment.get_template(NAME)?;
-            template.render_captured_to(Value::from_pairs(context), &mut out).map(drop)
-        })?;
-        match rendered {
-            _ if cancelled.load(Ordering::Relaxed) => Err(Error::Cancelled),
-            Ok(()) => {
-                let text = String::from_utf8(out.text)
-                    .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
-                Ok(Rendered::new(text, sentinel))
+        let run = || {
+            let mut work = Work::new(cancelled);
+            let mut values = Values::new(&self.control, sentinel, expected);
+            let mut list = Vec::with_capacity(messages.len() + 1);
+            // Phi's template reads the tools from the system message.
+            let phi = self.format.calls == Some(Calls::Phi) && !options.tools.is_empty();
+            let mut system_tools = phi.then(|| message::functions(&options.tools));
+            if phi && messages.first().is_none_or(|first| first.role != "system") {
+                let system = Message::new("system", "");
+                list.push(values.message(&system, system_tools.take().as_deref()));
             }
-            Err(_) if out.full => Err(Error::TemplateOutput { limit }),
-            Err(error) => {
-                let line = error.line().unwrap_or(1);
-                Err(if error.kind() == ErrorKind::OutOfFuel {
-                    Error::TemplateFuel { line, fuel }
-                } else {
-                    Error::TemplateRender { line, message: describe(&error) }
-                })
+            for message in messages {
+                work.add(message.content.len())?;
+                list.push(values.message(message, system_tools.take().as_deref()));
             }
-        }
+            let tools: Vec<Value> = options.tools.iter().map(|tool| values.json(tool)).collect();
+            // None, not undefined, because templates distinguish the two.
+            let tools = if tools.is_empty() { Value::None } else { Value::list(tools) };
+            let named = options.variables.iter();
+            let mut variables: Vec<_> =
+                named.map(|(name, value)| (&**name, values.json(value))).collect();
+            variables.extend([
+                ("messages", Value::list(list)),
+                ("add_generation_prompt", Value::Bool(options.add_generation_prompt)),
+                ("documents", Value::None),
+            ]);
+            if self.reads("xml_tools") && !options.tools.is_empty() {
+                // SmolLM3 distinguishes the notation of its calls by the name of the variable.
+                let functions =
+                    options.tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
+                let functions = functions.map(|function| values.json(function)).collect();
+                variables.push(("xml_tools", Value::list(functions)));
+            }
+            variables.push(("tools", tools));
+            variables.extend(self.tokens.iter().map(|(name, text)| (*name, Value::from(&**text))));
+
+            let Size { text, values } = values.size;
+            let output = OUTPUT
+                .saturating_add(text.saturating_mul(OUTPUT_PER_BYTE))
+                .saturating_add(values.saturating_mul(OUTPUT_PER_VALUE));
+            let memory = MEMORY.saturating_add(text.saturating_mul(MEMORY_PER_BYTE));
+            let memory = memory.saturating_add(values.saturating_mul(MEMORY_PER_VALUE));
+            let now = Timestamp::now();
+            let clock = |format: &str| clock::strftime(format, now);
+            // Most templates write each message once.
+            let reserve =
+                text + values * OUTPUT_PER_VALUE / 2 + MARKUP[0] + messages.len() * MARKUP[1];
+            let limits = Limits { time, memory, output };
+            let inputs = Inputs { variables, clock: &clock, limits, cancelled, reserve };
+            program.render(inputs).map_err(failure)
+        };
+        Ok(Rendered::new(on_deep_stack(run)??, sentinel))
     }
 
     /// A character that does not occur in the conversation.
@@ -216,52 +305,29 @@ impl ChatTemplate {
     }
 }
 
-/// Runs `f` on a thread with [`STACK`] bytes of stack. Only the used part takes memory.
+/// Runs `f` on a thread with enough stack for Jinja. Only the used part takes memory.
 fn on_deep_stack<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("chat-template".into())
-            .stack_size(STACK)
+            .stack_size(Template::STACK)
             .spawn_scoped(scope, f)
             .map_err(Error::TemplateThread)?;
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }
 
-fn syntax_error(error: &minijinja::Error) -> Error {
-    Error::TemplateSyntax { line: error.line().unwrap_or(1), message: describe(error) }
-}
-
-/// The Jinja engine's message, without the position, which our error has.
-fn describe(error: &minijinja::Error) -> String {
-    match (error.kind(), error.detail()) {
-        (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
-        (kind, Some(detail)) => format!("{kind}: {detail}"),
-        (kind, None) => kind.to_string(),
-    }
-}
-
-struct Bounded<'a> {
-    text: Vec<u8>,
-    limit: usize,
-    full: bool,
-    cancelled: &'a AtomicBool,
-}
-
-impl Write for Bounded<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.cancelled.load(Ordering::Relaxed) {
-            return Err(io::Error::other("cancelled"));
+fn failure(error: jinja::Error) -> Error {
+    match error {
+        jinja::Error::Raised { line, message } => {
+            Error::TemplateRender { line, message: format!("the template refuses: {message}") }
         }
-        if bytes.len() > self.limit - self.text.len() {
-            self.full = true;
-            return Err(io::Error::other("output limit"));
-        }
-        self.text.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        jinja::Error::Failed { line, message } => Error::TemplateRender { line, message },
+        jinja::Error::Syntax { line, message } => Error::TemplateSyntax { line, message },
+        jinja::Error::Time { line, limit } => Error::TemplateTime { line, limit },
+        jinja::Error::Memory { line, limit } => Error::TemplateMemory { line, limit },
+        jinja::Error::Output { limit, .. } => Error::TemplateOutput { limit },
+        jinja::Error::Cancelled => Error::Cancelled,
+        other => Error::TemplateRender { line: 1, message: other.to_string() },
     }
 }

@@ -18,6 +18,20 @@ pub enum Calls {
     FunctionGemma,
     /// `<|tool_call>call:name{key:<|"|>text<|"|>}<tool_call|>`: Gemma 4.
     Gemma,
+    /// `<|tool_call|>[{"name": .., "arguments": ..}]`: Granite 3.
+    Granite,
+    /// The same, ended by `<|/tool_call|>`: Phi-4-mini.
+    Phi,
+    /// `<TOOLCALL>[{"name": .., "arguments": ..}]</TOOLCALL>`: Nemotron.
+    Nemotron,
+    /// `functools[{"name": .., "arguments": ..}]`: Firefunction, Phi-4-mini.
+    Functools,
+    /// `<|tool_call_start|>[name(key="text")]<|tool_call_end|>`: LFM2.
+    Lfm,
+    /// `<｜tool▁calls▁begin｜>`, then each call with its name and arguments: DeepSeek.
+    DeepSeek,
+    /// The form of Hermes, for a template that knows no tools: the system message describes it.
+    Generic,
 }
 
 impl Calls {
@@ -27,12 +41,17 @@ impl Calls {
     #[must_use]
     pub const fn opens(self) -> &'static [&'static str] {
         match self {
-            Self::Hermes => &[Self::TOOL_CALL],
+            Self::Hermes | Self::Generic => &[Self::TOOL_CALL],
             Self::Xml => &[Self::TOOL_CALL, "<function="],
             Self::Mistral => &["[TOOL_CALLS]"],
             Self::Llama => &["<|python_tag|>"],
             Self::FunctionGemma => &["<start_function_call>"],
             Self::Gemma => &["<|tool_call>"],
+            Self::Granite | Self::Phi => &["<|tool_call|>"],
+            Self::Nemotron => &["<TOOLCALL>"],
+            Self::Functools => &["functools"],
+            Self::Lfm => &["<|tool_call_start|>"],
+            Self::DeepSeek => &["<｜tool▁calls▁begin｜>"],
             Self::Harmony => &[],
         }
     }
@@ -41,10 +60,14 @@ impl Calls {
     #[must_use]
     pub const fn ends(self) -> &'static [&'static str] {
         match self {
-            Self::Hermes | Self::Xml => &["</tool_call>"],
+            Self::Hermes | Self::Xml | Self::Generic => &["</tool_call>"],
             Self::FunctionGemma => &["<end_function_call>"],
             Self::Gemma => &["<tool_call|>"],
-            Self::Mistral | Self::Llama | Self::Harmony => &[],
+            Self::Phi => &["<|/tool_call|>"],
+            Self::Nemotron => &["</TOOLCALL>"],
+            Self::Lfm => &["<|tool_call_end|>"],
+            Self::DeepSeek => &[super::deepseek::END_ALL],
+            Self::Mistral | Self::Llama | Self::Harmony | Self::Granite | Self::Functools => &[],
         }
     }
 
@@ -71,7 +94,35 @@ impl Calls {
                 "<|call|>",
                 "<|return|>",
             ],
-            Self::Hermes | Self::Xml | Self::Llama => &[],
+            Self::DeepSeek => &["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"],
+            _ => &[],
+        }
+    }
+
+    /// True for calls that are a list of JSON objects after one mark.
+    #[must_use]
+    pub const fn is_list(self) -> bool {
+        matches!(self, Self::Granite | Self::Phi | Self::Nemotron | Self::Functools)
+    }
+
+    /// Name of the format in headers and in the log.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hermes => "hermes",
+            Self::Xml => "xml",
+            Self::Mistral => "mistral",
+            Self::Llama => "llama",
+            Self::Harmony => "harmony",
+            Self::FunctionGemma => "functiongemma",
+            Self::Gemma => "gemma",
+            Self::Granite => "granite",
+            Self::Phi => "phi",
+            Self::Nemotron => "nemotron",
+            Self::Functools => "functools",
+            Self::Lfm => "lfm2",
+            Self::DeepSeek => "deepseek",
+            Self::Generic => "generic",
         }
     }
 }
@@ -79,7 +130,7 @@ impl Calls {
 /// Format of a model's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Format {
-    /// `None` for a template without tools.
+    /// `None` for a request without tools.
     pub calls: Option<Calls>,
     /// Marks before and after reasoning.
     pub thinking: Option<[&'static str; 2]>,
@@ -95,22 +146,35 @@ impl Format {
     pub fn recognise(template: &str) -> Self {
         let has = |mark: &str| template.contains(mark);
         let calls = if has("<|channel|>") && has("<|message|>") {
-            Some(Calls::Harmony)
+            Calls::Harmony
+        } else if has("<｜tool▁calls▁begin｜>") {
+            Calls::DeepSeek
         } else if !has("tools") {
-            None
+            Calls::Generic
         } else if has("<start_function_call>") {
-            Some(Calls::FunctionGemma)
+            Calls::FunctionGemma
         } else if has("<|tool_call>") {
-            Some(Calls::Gemma)
+            Calls::Gemma
         } else if has("[TOOL_CALLS]") {
-            Some(Calls::Mistral)
-        } else if has(Calls::TOOL_CALL) {
-            Some(if has("<function=") { Calls::Xml } else { Calls::Hermes })
+            Calls::Mistral
+        } else if has("<TOOLCALL>") {
+            Calls::Nemotron
+        } else if has("<|tool_list_start|>") || has("List of tools: [") {
+            Calls::Lfm
+        } else if has(Calls::TOOL_CALL) && !has("<arg_key>") {
+            if has("<function=") { Calls::Xml } else { Calls::Hermes }
+        } else if has("<|tool|>") {
+            Calls::Phi
+        } else if has("<|tool_call|>") {
+            Calls::Granite
+        } else if has("functools[") {
+            Calls::Functools
         } else if has("<|start_header_id|>") && has("parameters") {
-            Some(Calls::Llama)
+            Calls::Llama
         } else {
-            None
+            Calls::Generic
         };
+        let calls = Some(calls);
         let marks =
             [["<think>", "</think>"], ["[THINK]", "[/THINK]"], ["<|channel>thought", "<channel|>"]];
         let thinking = marks.into_iter().find(|[open, close]| has(open) && has(close));

@@ -1,6 +1,7 @@
 //! gpt-oss's answers (Harmony): messages on channels, each with a header.
 
 use super::piece::{Piece, emit, partial_mark};
+use super::repair::Repair;
 
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
@@ -20,13 +21,13 @@ pub(super) struct Harmony {
     calls: bool,
     /// Kind of the current message; `None` inside of a header.
     body: Option<Body>,
-    /// Part of the message has been emitted.
-    begun: bool,
+    /// Arguments of the current call, once they begin.
+    arguments: Option<Repair>,
 }
 
 impl Harmony {
     pub(super) const fn new(calls: bool) -> Self {
-        Self { calls, body: None, begun: false }
+        Self { calls, body: None, arguments: None }
     }
 
     /// Returns the number of bytes consumed.
@@ -37,7 +38,7 @@ impl Harmony {
             if self.body.is_none() {
                 let Some(end) = rest.find(MESSAGE) else { return at };
                 self.body = Some(self.header(&rest[..end], out));
-                self.begun = false;
+                self.arguments = None;
                 at += end + MESSAGE.len();
                 continue;
             }
@@ -52,9 +53,14 @@ impl Harmony {
         }
     }
 
-    pub(super) fn finish(&mut self, rest: &str, out: &mut Vec<Piece>) {
+    pub(super) fn finish(&mut self, rest: &str, complete: bool, out: &mut Vec<Piece>) {
         match self.body {
-            Some(_) => self.emit(rest, out),
+            Some(_) => {
+                self.emit(rest, out);
+                if complete {
+                    self.message_ends(out);
+                }
+            }
             // Drop an incomplete header; without marks it is text.
             None if rest.contains("<|") => {}
             None => emit(out, Piece::Text(rest.to_owned())),
@@ -79,18 +85,36 @@ impl Harmony {
     }
 
     fn emit(&mut self, text: &str, out: &mut Vec<Piece>) {
-        self.begun |= !text.is_empty();
-        let text = text.to_owned();
         match self.body {
-            Some(Body::Reasoning) => emit(out, Piece::Reasoning(text)),
-            Some(Body::Arguments) => emit(out, Piece::Arguments(text)),
-            Some(Body::Text) | None => emit(out, Piece::Text(text)),
+            Some(Body::Reasoning) => emit(out, Piece::Reasoning(text.to_owned())),
+            Some(Body::Arguments) => self.arguments(text, out),
+            Some(Body::Text) | None => emit(out, Piece::Text(text.to_owned())),
         }
     }
 
+    /// Emits the object that the text contains.
+    fn arguments(&mut self, text: &str, out: &mut Vec<Piece>) {
+        let mut clean = String::new();
+        for c in text.chars() {
+            if self.arguments.is_none() && c == '{' {
+                self.arguments = Some(Repair::default());
+            }
+            if let Some(repair) = self.arguments.as_mut().filter(|repair| !repair.is_done()) {
+                repair.feed(c, &mut clean);
+            }
+        }
+        emit(out, Piece::Arguments(clean));
+    }
+
     fn message_ends(&mut self, out: &mut Vec<Piece>) {
-        if matches!(self.body.take(), Some(Body::Arguments)) && !self.begun {
-            emit(out, Piece::Arguments("{}".into()));
+        if matches!(self.body.take(), Some(Body::Arguments)) {
+            let mut clean = String::new();
+            match self.arguments.take() {
+                Some(mut repair) if !repair.is_done() => repair.finish(&mut clean),
+                Some(_) => {}
+                None => clean.push_str("{}"),
+            }
+            emit(out, Piece::Arguments(clean));
         }
     }
 }

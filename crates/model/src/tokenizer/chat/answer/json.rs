@@ -1,6 +1,7 @@
 //! Calls as JSON: an object with a name and arguments, parsed while it streams.
 
 use super::piece::{Piece, Read, Tools, emit};
+use super::repair::{Repair, repaired};
 
 /// Finds the end of one JSON value. Its content is not checked, but emitted unchanged.
 #[derive(Debug, Default)]
@@ -86,12 +87,20 @@ pub(super) struct JsonCall {
     early: Option<String>,
     /// Arguments have been emitted.
     argued: bool,
+    /// The arguments are complete; further ones are ignored.
+    complete: bool,
+    repair: Repair,
+    /// Marks that end the call outside of texts.
+    ends: &'static [&'static str],
 }
 
 impl JsonCall {
     /// An object that follows a mark, hence is a call.
-    pub(super) fn any() -> Self {
+    pub(super) fn any(ends: &'static [&'static str]) -> Self {
         Self {
+            complete: false,
+            repair: Repair::default(),
+            ends,
             any: true,
             at: Position::Open,
             key: String::new(),
@@ -105,19 +114,51 @@ impl JsonCall {
 
     /// An object that is a call if its name is that of one of the request's tools.
     pub(super) fn known() -> Self {
-        Self { any: false, ..Self::any() }
+        Self { any: false, ..Self::any(&[]) }
     }
 
     pub(super) fn read(&mut self, text: &str, tools: &Tools, out: &mut Vec<Piece>) -> Read {
+        let mut clean = String::new();
         for (at, c) in text.char_indices() {
-            match self.feed(c, tools, out) {
-                Some(true) => {}
-                Some(false) => return Read::Done(at + c.len_utf8()),
-                None if self.named => return Read::Done(at),
-                None => return Read::Broken(at),
+            if matches!(self.at, Position::Open) && c != '{' {
+                if c.is_whitespace() {
+                    continue;
+                }
+                return Read::Broken(at);
+            }
+            if c == '<' && !self.repair.is_in_text() {
+                let rest = &text[at..];
+                if self.ends.iter().any(|mark| rest.starts_with(mark)) {
+                    self.finish(tools, out);
+                    return if self.named { Read::Done(at) } else { Read::Broken(at) };
+                }
+                if self.ends.iter().any(|mark| mark.starts_with(rest)) {
+                    return Read::More(at);
+                }
+            }
+            clean.clear();
+            self.repair.feed(c, &mut clean);
+            for clean in clean.chars() {
+                match self.feed(clean, tools, out) {
+                    Some(true) => {}
+                    Some(false) => return Read::Done(at + c.len_utf8()),
+                    None if self.named => return Read::Done(at),
+                    None => return Read::Broken(at),
+                }
             }
         }
         Read::More(text.len())
+    }
+
+    /// Completes an object that its writer did not.
+    pub(super) fn finish(&mut self, tools: &Tools, out: &mut Vec<Piece>) {
+        let mut clean = String::new();
+        self.repair.finish(&mut clean);
+        for c in clean.chars() {
+            if self.feed(c, tools, out) != Some(true) {
+                return;
+            }
+        }
     }
 
     /// True if the object continues, false if it ends; `None` if it is not a call.
@@ -179,7 +220,7 @@ impl JsonCall {
     /// Emits arguments while they stream, once the call is certain.
     fn stream(&mut self, out: &mut Vec<Piece>) {
         // Arguments may also be a string with JSON, which is decoded when it is complete.
-        if self.named && self.is_arguments() && !self.quoted {
+        if self.named && self.is_arguments() && !self.quoted && !self.complete {
             self.argued = true;
             emit(out, Piece::Arguments(std::mem::take(&mut self.value)));
         }
@@ -198,10 +239,15 @@ impl JsonCall {
                 self.argued = true;
                 emit(out, Piece::Arguments(early));
             }
-        } else if self.is_arguments() && !value.is_empty() {
-            let value = serde_json::from_str::<String>(&value).unwrap_or(value);
+        } else if self.is_arguments() && !self.complete {
+            self.complete = true;
+            let value = match serde_json::from_str::<String>(&value) {
+                Ok(text) if text.trim().is_empty() => "{}".into(),
+                Ok(text) if text.trim_start().starts_with('{') => repaired(text.trim()),
+                _ => value,
+            };
             if self.named {
-                self.argued = true;
+                self.argued |= !value.is_empty();
                 emit(out, Piece::Arguments(value));
             } else {
                 self.early = Some(value);

@@ -1,7 +1,9 @@
-//! Mistral's calls: a list of objects, or for newer models a name and arguments.
+//! Calls in a list of objects after one mark, as of Mistral, Granite and Nemotron, or for newer models of Mistral a
+//! name and arguments.
 
-use super::json::{End, JsonCall, Scanner};
+use super::json::JsonCall;
 use super::piece::{Piece, Read, Tools, emit};
+use super::repair::Repair;
 
 const ARGS: &str = "[ARGS]";
 const CALL_ID: &str = "[CALL_ID]";
@@ -16,11 +18,16 @@ pub(super) enum Mistral {
     Object(JsonCall),
     /// A name and optionally an id, before the arguments.
     Name,
-    Arguments(Scanner),
+    Arguments(Repair),
 }
 
 impl Mistral {
-    pub(super) fn read(&mut self, text: &str, out: &mut Vec<Piece>) -> Read {
+    pub(super) fn read(
+        &mut self,
+        text: &str,
+        ends: &'static [&'static str],
+        out: &mut Vec<Piece>,
+    ) -> Read {
         let mut at = 0;
         loop {
             let rest = &text[at..];
@@ -36,30 +43,33 @@ impl Mistral {
                     // An earlier object was a call.
                     Read::Broken(bytes) => return Read::Done(at + bytes),
                 },
-                Self::Arguments(scanner) => {
+                Self::Arguments(repair) => {
+                    let mut clean = String::new();
                     for (i, c) in rest.char_indices() {
-                        let end = match scanner.feed(c) {
-                            End::Within => continue,
-                            End::Here => i + c.len_utf8(),
-                            End::Before => i,
-                        };
-                        emit(out, Piece::Arguments(rest[..end].to_owned()));
-                        return Read::Done(at + end);
+                        repair.feed(c, &mut clean);
+                        if repair.is_done() {
+                            emit(out, Piece::Arguments(clean));
+                            return Read::Done(at + i + c.len_utf8());
+                        }
                     }
-                    emit(out, Piece::Arguments(rest.to_owned()));
+                    emit(out, Piece::Arguments(clean));
                     return Read::More(text.len());
                 }
                 Self::Begin | Self::List | Self::Name if next.is_empty() => return Read::More(at),
                 Self::Begin => {
                     let is_list = next.starts_with('[');
                     at += space + usize::from(is_list);
-                    *self = if is_list { Self::List } else { Self::Name };
+                    *self = match next.as_bytes()[0] {
+                        b'[' => Self::List,
+                        b'{' => Self::Object(JsonCall::any(ends)),
+                        _ => Self::Name,
+                    };
                 }
                 Self::List => match next.as_bytes()[0] {
                     b',' => at += space + 1,
                     b'{' => {
                         at += space;
-                        *self = Self::Object(JsonCall::any());
+                        *self = Self::Object(JsonCall::any(ends));
                     }
                     b']' => return Read::Done(at + space + 1),
                     _ => return Read::Done(at),
@@ -74,9 +84,22 @@ impl Mistral {
                     }
                     out.push(Piece::Call { name: name.to_owned() });
                     at += space + open;
-                    *self = Self::Arguments(Scanner::default());
+                    *self = Self::Arguments(Repair::default());
                 }
             }
+        }
+    }
+
+    /// Completes a call that its writer did not.
+    pub(super) fn finish(&mut self, out: &mut Vec<Piece>) {
+        match self {
+            Self::Object(call) => call.finish(&Tools::default(), out),
+            Self::Arguments(repair) => {
+                let mut clean = String::new();
+                repair.finish(&mut clean);
+                emit(out, Piece::Arguments(clean));
+            }
+            Self::Begin | Self::List | Self::Name => {}
         }
     }
 }

@@ -4,18 +4,22 @@
 //! piece as soon as it is decided. The joined pieces do not depend on how the stream is divided. Text that begins
 //! like a call but is not one is emitted as text.
 
+mod deepseek;
 mod format;
 mod gemma;
 mod harmony;
 mod json;
 mod mistral;
 mod piece;
+mod python;
+mod repair;
 #[cfg(test)]
 mod tests;
 mod xml;
 
 use serde_json::Value as Json;
 
+use self::deepseek::DeepSeek;
 pub use self::format::{Calls, Format};
 use self::gemma::Gemma;
 use self::harmony::Harmony;
@@ -32,17 +36,65 @@ enum Reader {
     Xml(Xml),
     Mistral(Mistral),
     Gemma(Gemma),
+    /// Python's notation; the text up to the mark that ends it.
+    Python,
+    DeepSeek(DeepSeek),
 }
 
 impl Reader {
-    fn read(&mut self, text: &str, tools: &Tools, out: &mut Vec<Piece>) -> Read {
+    /// The reader of a call that a mark begins.
+    fn new(calls: Calls) -> Self {
+        match calls {
+            Calls::Hermes | Calls::Generic => Self::Json(JsonCall::any(calls.ends())),
+            Calls::Llama => Self::Json(JsonCall::known()),
+            Calls::Xml => Self::Xml(Xml::default()),
+            Calls::Mistral | Calls::Granite | Calls::Phi | Calls::Nemotron | Calls::Functools => {
+                Self::Mistral(Mistral::default())
+            }
+            Calls::FunctionGemma | Calls::Gemma => Self::Gemma(Gemma::new(calls)),
+            Calls::Lfm => Self::Python,
+            Calls::DeepSeek => Self::DeepSeek(DeepSeek::default()),
+            Calls::Harmony => unreachable!("Harmony has its own state"),
+        }
+    }
+
+    fn read(&mut self, text: &str, calls: Calls, tools: &Tools, out: &mut Vec<Piece>) -> Read {
         match self {
             Self::Json(call) => call.read(text, tools, out),
             Self::Xml(call) => call.read(text, tools, out),
-            Self::Mistral(calls) => calls.read(text, out),
+            Self::Mistral(list) => list.read(text, calls.ends(), out),
             Self::Gemma(call) => call.read(text, out),
+            Self::DeepSeek(list) => list.read(text, out),
+            Self::Python => {
+                let close = calls.ends().first().copied().unwrap_or_default();
+                let Some(end) = text.find(close) else { return Read::More(0) };
+                match emit_python(&text[..end], out) {
+                    Some(()) => Read::Done(end + close.len()),
+                    None => Read::Broken(0),
+                }
+            }
         }
     }
+
+    /// Completes a call at the end of the answer, of which `text` is not read.
+    fn finish(&mut self, text: &str, tools: &Tools, out: &mut Vec<Piece>) {
+        match self {
+            Self::Json(call) => call.finish(tools, out),
+            Self::Xml(call) => call.finish(text, tools, out),
+            Self::Mistral(list) => list.finish(out),
+            Self::Gemma(_) => {}
+            Self::DeepSeek(_) => DeepSeek::finish(text, out),
+            Self::Python => drop(emit_python(text, out)),
+        }
+    }
+}
+
+fn emit_python(text: &str, out: &mut Vec<Piece>) -> Option<()> {
+    for (name, arguments) in python::calls(text)? {
+        out.push(Piece::Call { name });
+        out.push(Piece::Arguments(arguments.to_string()));
+    }
+    Some(())
 }
 
 #[derive(Debug)]
@@ -106,19 +158,34 @@ impl AnswerParser {
         while self.step(out) {}
     }
 
-    /// Ends the answer. If it ends inside of a call, the arguments are incomplete.
-    pub fn finish(mut self, out: &mut Vec<Piece>) {
+    /// Ends a complete answer. A call that lacks its end gets one.
+    pub fn finish(self, out: &mut Vec<Piece>) {
+        self.end(true, out);
+    }
+
+    /// Ends an answer that a limit cut. If it ends inside of a call, the arguments are incomplete.
+    pub fn interrupt(self, out: &mut Vec<Piece>) {
+        self.end(false, out);
+    }
+
+    fn end(mut self, complete: bool, out: &mut Vec<Piece>) {
         let rest = std::mem::take(&mut self.buffer);
         match &mut self.state {
-            State::Harmony(harmony) => harmony.finish(&rest, out),
-            State::Thinking => self.run(&rest, Piece::Reasoning, out),
-            State::Call { certain: true, .. } => {}
-            State::Call { .. } | State::Start | State::Text => {
-                self.run(&rest, Piece::Text, out);
-                if !self.called {
-                    emit(out, Piece::Text(std::mem::take(&mut self.space)));
+            State::Harmony(harmony) => return harmony.finish(&rest, complete, out),
+            State::Thinking => return self.run(&rest, Piece::Reasoning, out),
+            State::Call { certain: true, .. } if !complete => return,
+            State::Call { reader, seen, certain } if complete => {
+                let mut calls = Vec::new();
+                reader.finish(&rest[*seen..], &self.tools, &mut calls);
+                if *certain || matches!(calls.first(), Some(Piece::Call { .. })) {
+                    return calls.into_iter().for_each(|piece| emit(out, piece));
                 }
             }
+            State::Call { .. } | State::Start | State::Text => {}
+        }
+        self.run(&rest, Piece::Text, out);
+        if !self.called {
+            emit(out, Piece::Text(std::mem::take(&mut self.space)));
         }
     }
 
@@ -205,14 +272,7 @@ impl AnswerParser {
             self.buffer.drain(..mark.len());
             self.after_mark();
         } else {
-            let reader = match calls {
-                Calls::Hermes => Reader::Json(JsonCall::any()),
-                Calls::Llama => Reader::Json(JsonCall::known()),
-                Calls::Xml => Reader::Xml(Xml::default()),
-                Calls::Mistral => Reader::Mistral(Mistral::default()),
-                Calls::FunctionGemma | Calls::Gemma => Reader::Gemma(Gemma::new(calls)),
-                Calls::Harmony => unreachable!("Harmony has its own state"),
-            };
+            let reader = Reader::new(calls);
             // The reader needs a mark that is part of the call itself.
             let seen = if calls == Calls::Xml && mark != Calls::TOOL_CALL { 0 } else { mark.len() };
             self.begin_call(reader, seen);
@@ -229,7 +289,8 @@ impl AnswerParser {
             unreachable!("called only inside of a call");
         };
         let before = out.len();
-        let read = reader.read(&self.buffer[*seen..], &self.tools, out);
+        let Some(calls) = self.format.calls else { return false };
+        let read = reader.read(&self.buffer[*seen..], calls, &self.tools, out);
         *certain |= out[before..].iter().any(|piece| matches!(piece, Piece::Call { .. }));
         let certain = *certain;
         if let Read::More(bytes) | Read::Done(bytes) = read {

@@ -323,11 +323,7 @@ fn unusual_calls_are_recognised() {
             call("time", &none),
         ),
         (Calls::Xml, "<function=weather></function>", call("weather", &none)),
-        (
-            Calls::Xml,
-            "<function=weather>\n<parameter=days>1</parameter>\nwell",
-            call("weather", &one),
-        ),
+        (Calls::Xml, "<function=weather>\n<parameter=days>1</parameter>\n", call("weather", &one)),
         (
             Calls::Xml,
             "<function=weather><parameter=city>\n1\n</parameter><parameter=days>True</parameter>\
@@ -363,14 +359,121 @@ fn without_tools_calls_are_text() {
 }
 
 #[test]
-fn a_truncated_call_has_partial_arguments() {
+fn a_call_that_a_limit_cuts_has_partial_arguments() {
     let format = Format { calls: Some(Calls::Hermes), thinking: None };
-    let out =
-        parsed(format, "", &["<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be"]);
+    let cut = |text: &str| {
+        let mut parser = AnswerParser::new(format, &tools(), "");
+        let mut out = Vec::new();
+        parser.push(text, &mut out);
+        parser.interrupt(&mut out);
+        out
+    };
+    let out = cut("<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be");
     let call = Piece::Call { name: "weather".into() };
-    let arguments = Piece::Arguments("{\"city\": \"Be".into());
-    assert_eq!(out, [call.clone(), arguments]);
-    assert_eq!(parsed(format, "", &["<tool_call>{\"name\": \"weather\""]), [call]);
+    assert_eq!(out, [call.clone(), Piece::Arguments("{\"city\": \"Be".into())]);
+    assert_eq!(cut("<tool_call>{\"name\": \"weather\","), [call]);
+}
+
+/// A model that ends its answer without the brackets of its call.
+#[test]
+fn arguments_are_json_whatever_the_model_writes() {
+    let cases = [
+        (Calls::Hermes, "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be"),
+        (
+            Calls::Hermes,
+            "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\"</tool_call>",
+        ),
+        (
+            Calls::Hermes,
+            "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\"}</tool_call>",
+        ),
+        (Calls::Hermes, "<tool_call>{'name': 'weather', 'arguments': {'city': 'Be'}}</tool_call>"),
+        (
+            Calls::Generic,
+            "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\",}}</tool_call>",
+        ),
+        (Calls::Llama, "{\"name\": \"weather\", \"parameters\": {\"city\": \"Be\"}"),
+        (
+            Calls::Generic,
+            "<tool_call>{\"name\": \"weather\", \"parameters\": {\"city\": \"Be\"}, \"arguments\": {\"a\": 1}}</tool_call>",
+        ),
+        (
+            Calls::Hermes,
+            "<tool_call>{\"arguments\": {\"city\": \"Be\"}, \"arguments\": 5, \"name\": \"weather\"}</tool_call>",
+        ),
+        (
+            Calls::Hermes,
+            "<tool_call>{\"name\": \"weather\", \"arguments\": \"{'city': 'Be'\"}</tool_call>",
+        ),
+        (Calls::Mistral, "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\""),
+        (Calls::Mistral, "[TOOL_CALLS]weather[ARGS]{\"city\": \"Be\""),
+        (
+            Calls::Harmony,
+            "<|channel|>commentary to=functions.weather<|message|>{\"city\": \"Be\"<|call|>",
+        ),
+        (Calls::Xml, "<function=weather>\n<parameter=city>\nBe\n</function>\n</tool_call>"),
+        (
+            Calls::Granite,
+            "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\"}}]",
+        ),
+        (
+            Calls::Phi,
+            "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\"}}]<|/tool_call|>",
+        ),
+        (
+            Calls::Nemotron,
+            "<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\"}}]</TOOLCALL>",
+        ),
+        (
+            Calls::Nemotron,
+            "<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\"}</TOOLCALL>",
+        ),
+        (Calls::Functools, "functools[{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\"}}]"),
+        (Calls::Lfm, "<|tool_call_start|>[weather(city=\"Be\")]<|tool_call_end|>"),
+        (Calls::Lfm, "<|tool_call_start|>[weather(city='Be')]"),
+        (
+            Calls::Lfm,
+            "<|tool_call_start|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Be\"}}]<|tool_call_end|>",
+        ),
+        (
+            Calls::DeepSeek,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Be\"}\n```\
+             <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        (
+            Calls::DeepSeek,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Be\"}<｜tool▁call▁end｜>",
+        ),
+    ];
+    for (calls, answer) in cases {
+        let format = Format { calls: Some(calls), thinking: None };
+        let expected = call("weather", &json!({"city": "Be"}));
+        assert_eq!(normal(parsed(format, "", &[answer])), expected, "{calls:?} {answer}");
+        let single: Vec<String> = answer.chars().map(String::from).collect();
+        let single: Vec<&str> = single.iter().map(|part| &**part).collect();
+        assert_eq!(normal(parsed(format, "", &single)), expected, "{calls:?} {answer}, by letters");
+    }
+}
+
+#[test]
+fn a_value_ends_only_where_its_format_ends_it() {
+    for value in [
+        "use </parameter> here",
+        "a\n  </parameter> b\nc",
+        "</function> and </tool_call> too",
+        "x</parameter>\n<parameter=no> y",
+        "<parameter=city>\nz",
+        "",
+        "a\n\n",
+    ] {
+        let answer = format!(
+            "<tool_call>\n<function=weather>\n<parameter=note>\n{value}\n</parameter>\n<parameter=days>\n1\n\
+             </parameter>\n</function>\n</tool_call>"
+        );
+        let format = Format { calls: Some(Calls::Xml), thinking: None };
+        let expected = call("weather", &json!({"note": value, "days": 1}));
+        assert_eq!(normal(parsed(format, "", &[&answer])), expected, "{value:?}");
+    }
 }
 
 /// Corpus of the fuzz target `answer`: the first byte selects the format, the second the divisions of the stream.
@@ -401,8 +504,40 @@ fn the_fuzz_corpus_parses_equally_for_any_division_of_the_stream() {
     assert!(calls >= 8, "{calls} calls");
 }
 
+/// Every format but Harmony, and the marks of lists.
+const FORMATS: [Calls; 13] = [
+    Calls::Hermes,
+    Calls::Xml,
+    Calls::Mistral,
+    Calls::Llama,
+    Calls::FunctionGemma,
+    Calls::Gemma,
+    Calls::Granite,
+    Calls::Phi,
+    Calls::Nemotron,
+    Calls::Functools,
+    Calls::Lfm,
+    Calls::DeepSeek,
+    Calls::Generic,
+];
+
 fn fragments() -> impl Strategy<Value = String> {
-    const PARTS: [&str; 45] = [
+    const PARTS: [&str; 60] = [
+        "<|tool_call|>",
+        "<|/tool_call|>",
+        "<TOOLCALL>",
+        "</TOOLCALL>",
+        "functools",
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
+        "weather(city='a')",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜>",
+        "\n```json\n",
+        "'",
         "<think>",
         "</think>",
         "<tool_call>",
@@ -457,6 +592,26 @@ fn fragments() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    #[test]
+    fn arguments_are_json_and_do_not_depend_on_the_division(
+        calls in prop::sample::select(&FORMATS[..]),
+        answer in fragments(),
+    ) {
+        let format = Format { calls: Some(calls), thinking: None };
+        let mark = calls.opens()[0].to_owned();
+        for answer in [mark + &answer, answer] {
+            let whole = parsed(format, "", &[&answer]);
+            for piece in &whole {
+                if let Piece::Arguments(text) = piece {
+                    prop_assert!(serde_json::from_str::<Json>(text).is_ok(), "{:?} {} {}", calls, answer, text);
+                }
+            }
+            let single: Vec<String> = answer.chars().map(String::from).collect();
+            let single: Vec<&str> = single.iter().map(|part| &**part).collect();
+            prop_assert_eq!(&parsed(format, "", &single), &whole, "{:?} {}", calls, answer);
+        }
+    }
+
     #[test]
     fn any_division_of_the_stream_gives_the_same_pieces(
         family in 0..8usize,
