@@ -78,9 +78,9 @@ impl Run {
 
     fn choice(&self) -> ModelChoice {
         ModelChoice {
-            backend: self.backend.clone(),
+            backend: self.backend.as_ref().and_then(|name| name.parse().ok()),
             threads: self.threads.map(Into::into),
-            cpu_isa: self.cpu_isa.clone(),
+            cpu_isa: self.cpu_isa.as_ref().and_then(|name| name.parse().ok()),
             ..ModelChoice::named(
                 self.model.as_deref().map(Path::display).map(|name| name.to_string()),
             )
