@@ -33,9 +33,8 @@ const ANNOTATIONS: [&str; 15] = [
 ];
 
 /// Formats of texts that llguidance enforces. JSON Schema ignores unknown ones.
-const FORMATS: [&str; 10] = [
-    "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid",
-];
+const FORMATS: [&str; 10] =
+    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
 
 /// Keywords whose value is a whole number.
 const SIZES: [&str; 6] =
@@ -81,8 +80,16 @@ impl Preparation<'_> {
                     schemas.iter_mut().try_for_each(|one| self.schema(one, depth + 1))?;
                 }
                 (
-                    "additionalItems" | "additionalProperties" | "contains" | "else" | "if"
-                    | "items" | "not" | "propertyNames" | "then" | "unevaluatedItems"
+                    "additionalItems"
+                    | "additionalProperties"
+                    | "contains"
+                    | "else"
+                    | "if"
+                    | "items"
+                    | "not"
+                    | "propertyNames"
+                    | "then"
+                    | "unevaluatedItems"
                     | "unevaluatedProperties",
                     one,
                 ) => self.schema(one, depth + 1)?,
@@ -350,21 +357,39 @@ mod tests {
     fn keywords_that_constrain_nothing_are_removed() {
         let text = json!({"type": "string"});
         for (schema, plain) in [
-            (json!({"type": "string", "format": "password", "title": "T", "default": "x"}), text.clone()),
-            (json!({"type": "string", "format": "uuid"}), json!({"type": "string", "format": "uuid"})),
-            (json!({"propertyNames": {"type": "string"}, "minProperties": 1.0}), json!({"minProperties": 1})),
+            (
+                json!({"type": "string", "format": "password", "title": "T", "default": "x"}),
+                text.clone(),
+            ),
+            (
+                json!({"type": "string", "format": "uuid"}),
+                json!({"type": "string", "format": "uuid"}),
+            ),
+            (
+                json!({"propertyNames": {"type": "string"}, "minProperties": 1.0}),
+                json!({"minProperties": 1}),
+            ),
             (json!({"contains": {"const": 1}, "minContains": 0}), json!({})),
             (json!({"minContains": 2, "uniqueItems": false}), json!({})),
             (json!({"contains": {"const": 1}}), json!({"contains": {"const": 1}})),
             (json!({"uniqueItems": true, "maxItems": 1}), json!({"maxItems": 1})),
             (json!({"if": {"const": 1}}), json!({})),
             (json!({"then": {"const": 1}}), json!({})),
-            (json!({"$dynamicAnchor": "node", "type": "string"}), json!({"$anchor": "node", "type": "string"})),
+            (
+                json!({"$dynamicAnchor": "node", "type": "string"}),
+                json!({"$anchor": "node", "type": "string"}),
+            ),
             (json!({"dependentRequired": {}, "unevaluatedItems": true}), json!({})),
             (json!({"unevaluatedProperties": false}), json!({"additionalProperties": false})),
             (json!({"allOf": [{"type": "string", "title": "T"}], "description": "d"}), text),
-            (json!({"const": {"title": 1}, "enum": [{"default": 2}]}), json!({"const": {"title": 1}, "enum": [{"default": 2}]})),
-            (json!({"properties": {"title": {"title": "x"}}}), json!({"properties": {"title": {}}})),
+            (
+                json!({"const": {"title": 1}, "enum": [{"default": 2}]}),
+                json!({"const": {"title": 1}, "enum": [{"default": 2}]}),
+            ),
+            (
+                json!({"properties": {"title": {"title": "x"}}}),
+                json!({"properties": {"title": {}}}),
+            ),
             (json!({"not": {"const": 1}}), json!({"not": {"const": 1}})),
         ] {
             assert_eq!(prepared(schema.clone()), plain, "{schema}");
@@ -373,9 +398,7 @@ mod tests {
 
     #[test]
     fn patterns_of_few_names_become_properties() {
-        let schema = |pattern: &str| {
-            json!({"properties": {"score": {"minimum": 0}}, "patternProperties": {pattern: {"type": "integer"}}})
-        };
+        let schema = |pattern: &str| json!({"properties": {"score": {"minimum": 0}}, "patternProperties": {pattern: {"type": "integer"}}});
         let merged = json!({"properties":
             {"score": {"allOf": [{"minimum": 0}, {"type": "integer"}]}}});
         for pattern in ["^score$", "^(score)$", "^s[c]ore$", "\\Asc(?:ore)\\z"] {
@@ -388,7 +411,9 @@ mod tests {
             assert_eq!(prepared(schema(pattern)), schema(pattern), "{pattern}");
         }
         assert_eq!(
-            prepared(json!({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"const": 1}})),
+            prepared(
+                json!({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"const": 1}})
+            ),
             json!({"additionalProperties": false, "properties": {"a": {"const": 1}, "b": {"const": 1}}})
         );
     }
@@ -407,15 +432,14 @@ mod tests {
 
     #[test]
     fn schemas_of_a_discriminated_union_exclude_each_other() {
-        let branch = |tag: &str| {
-            json!({"type": "object", "properties": {"kind": {"const": tag}}, "required": ["kind"]})
-        };
+        let branch = |tag: &str| json!({"type": "object", "properties": {"kind": {"const": tag}}, "required": ["kind"]});
         let union = json!({"oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}],
             "discriminator": {"propertyName": "kind"}, "$defs": {"A": branch("a"), "B": branch("b")}});
         assert!(prepared(union).get("anyOf").is_some());
         let same = json!({"oneOf": [branch("a"), branch("a")]});
         assert!(prepared(same).get("oneOf").is_some());
-        let recursive = json!({"type": "object", "properties": {"next": {"$ref": "#", "type": "object"}}});
+        let recursive =
+            json!({"type": "object", "properties": {"next": {"$ref": "#", "type": "object"}}});
         assert_eq!(prepared(recursive)["properties"]["next"], json!({"$ref": "#"}));
     }
 }
