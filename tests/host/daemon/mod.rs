@@ -1,12 +1,17 @@
 //! The daemon as a program, on a socket of its own.
 
 mod adapters;
+mod agents;
 mod bench;
+mod bodies;
 mod clients;
 mod dialects;
+mod items;
 mod limits;
 mod loads;
 mod mixed;
+mod ollama;
+mod origins;
 mod page;
 mod reliability;
 mod response_store;
