@@ -36,6 +36,14 @@ const ANNOTATIONS: [&str; 15] = [
 const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
 
+/// Pattern of pydantic's `Decimal`, whose look-ahead only excludes texts without digits, and the same
+/// set of texts without one.
+const DECIMAL: [&str; 2] =
+    [r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)$"];
+
+/// Maximum number of references that are followed to find one that leads back to itself.
+const FOLLOWED: usize = 1000;
+
 /// Keywords whose value is a whole number.
 const SIZES: [&str; 6] =
     ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
@@ -61,7 +69,7 @@ struct Preparation<'a> {
     room: usize,
 }
 
-impl Preparation<'_> {
+impl<'a> Preparation<'a> {
     fn schema(&mut self, schema: &mut Value, depth: usize) -> Result<(), String> {
         if depth > NESTING {
             return Err(format!("the schema is nested deeper than {NESTING} levels"));
@@ -103,6 +111,9 @@ impl Preparation<'_> {
         property_names(map);
         unevaluated(map);
         self.patterns(map);
+        if let Some(reference) = self.circular(map) {
+            return Err(format!("`$ref`: {reference} leads back to itself"));
+        }
         self.reference(map);
         self.one_of(map);
         if let Some(only) = only_member(map) {
@@ -150,7 +161,42 @@ impl Preparation<'_> {
         map.retain(|key, value| key == "$ref" || target.get(key) != Some(value));
     }
 
-    fn target(&self, reference: &Value) -> Option<&Value> {
+    /// Returns the reference of a schema that stands for nothing but itself.
+    fn circular(&self, map: &Map<String, Value>) -> Option<String> {
+        let reference = map.get("$ref")?;
+        let circular =
+            self.never_ends(self.target(reference)?, &mut vec![reference], &mut { FOLLOWED });
+        circular.then(|| reference.to_string())
+    }
+
+    /// Returns true if a schema leads to one of the references that lead to it, whatever the value
+    /// is.
+    fn never_ends<'v>(&self, schema: &'v Value, seen: &mut Vec<&'v Value>, fuel: &mut usize) -> bool
+    where
+        'a: 'v,
+    {
+        let Some(left) = fuel.checked_sub(1) else { return false };
+        *fuel = left;
+        if let Some(reference) = schema.get("$ref") {
+            if seen.contains(&reference) {
+                return true;
+            }
+            seen.push(reference);
+            let target = self.target(reference);
+            let circular = target.is_some_and(|target| self.never_ends(target, seen, fuel));
+            seen.pop();
+            return circular;
+        }
+        let list = |key: &str| schema.get(key).and_then(Value::as_array);
+        let all = list("allOf").into_iter().flatten();
+        if all.into_iter().any(|one| self.never_ends(one, seen, fuel)) {
+            return true;
+        }
+        let any = list("anyOf").or_else(|| list("oneOf")).filter(|list| !list.is_empty());
+        any.is_some_and(|any| any.iter().all(|one| self.never_ends(one, seen, fuel)))
+    }
+
+    fn target(&self, reference: &Value) -> Option<&'a Value> {
         self.root.pointer(reference.as_str()?.strip_prefix('#')?)
     }
 
@@ -223,6 +269,9 @@ fn is_idle(key: &str, value: &mut Value) -> bool {
         && let Some(size) = value.as_f64().filter(|size| size.fract() == 0.0 && *size >= 0.0)
     {
         *value = (size as u64).into();
+    }
+    if key == "pattern" && value == DECIMAL[0] {
+        *value = DECIMAL[1].into();
     }
     match key {
         _ if ANNOTATIONS.contains(&key) => true,
@@ -428,6 +477,32 @@ mod tests {
             deep = json!({"items": deep});
         }
         assert!(prepare(deep, 0).unwrap_err().contains("nested"));
+    }
+
+    #[test]
+    fn circular_references_are_named() {
+        let reference = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
+        for (schema, is_circular) in [
+            (json!({"$ref": "#"}), true),
+            (
+                json!({"$ref": "#/$defs/a", "$defs": {"a": reference("b"), "b": reference("a")}}),
+                true,
+            ),
+            (json!({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [reference("a")]}}}), true),
+            (
+                json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"const": 1}, reference("a")]}}}),
+                false,
+            ),
+            (json!({"$ref": "#/$defs/a", "$defs": {"a": {"items": reference("a")}}}), false),
+            (json!({"$ref": "#/$defs/none"}), false),
+        ] {
+            let prepared = prepare(schema.clone(), 0);
+            assert_eq!(
+                prepared.is_err_and(|error| error.contains("itself")),
+                is_circular,
+                "{schema}"
+            );
+        }
     }
 
     #[test]

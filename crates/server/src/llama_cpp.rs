@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::sse;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
@@ -59,15 +58,15 @@ pub(super) async fn infill(
     if request.stream.unwrap_or(false) {
         let part = move |(_, update): (usize, Result<Update, Error>)| {
             let Update { parts, end, .. } = update?;
-            let text = parts.into_iter().filter_map(text).collect();
-            Ok(vec![chunk(&served, text, end.as_ref())])
+            let text: String = parts.into_iter().filter_map(text).collect();
+            Ok(vec![events::data(&body(&served, &text, end.as_ref()))])
         };
         return Ok(events::answer(events::until_error(updates, Dialect::OpenAi, part)));
     }
     let Some(answer) = gather(updates, 1).await?.pop() else {
         return Err(Error::internal("a generation ended without a final event"));
     };
-    Ok(Json(body(&served, answer.text.clone(), Some(answer.end()?))).into_response())
+    Ok(Json(body(&served, &answer.text, Some(answer.end()?))).into_response())
 }
 
 fn text(part: Part) -> Option<String> {
@@ -77,11 +76,7 @@ fn text(part: Part) -> Option<String> {
     }
 }
 
-fn chunk(served: &Served, text: String, end: Option<&End>) -> sse::Event {
-    events::data(&body(served, text, end))
-}
-
-fn body(served: &Served, text: String, end: Option<&End>) -> Value {
+fn body(served: &Served, text: &str, end: Option<&End>) -> Value {
     let mut body = json!({"index": 0, "content": text, "tokens": [], "stop": end.is_some()});
     let Some(End { reason, finished }) = end else { return body };
     let (kind, word) = match reason {

@@ -5,6 +5,7 @@ pip install openai anthropic ollama && python3 tests/data/sdk/fields.py > tests/
 """
 
 import json
+import sys
 import typing
 from importlib.metadata import version
 
@@ -59,7 +60,7 @@ json.dump(
         ),
         "options": fields(ollama.Options),
     },
-    open("/dev/stdout", "w"),
+    sys.stdout,
     indent=1,
 )
 print()

@@ -30,9 +30,10 @@ pub(super) async fn chat(
     State(app): State<Arc<App>>,
     Checked(request): Checked<api::OllamaChat>,
 ) -> Result<Response, Error> {
-    let Call { model, name, named, expiry } = call(&app, request.model, request.keep_alive)?;
+    let Call { model, name, named, expiry } =
+        call(&app, request.model.as_deref(), request.keep_alive.as_ref())?;
     if request.messages.is_empty() {
-        return load(&app, model.as_deref(), name, expiry, Shape::Chat).await;
+        return load(&app, model.as_deref(), name, &expiry, Shape::Chat).await;
     }
     let message = |(at, message)| self::message(at, message);
     let messages = request.messages.into_iter().enumerate().map(message);
@@ -53,10 +54,11 @@ pub(super) async fn generate(
     State(app): State<Arc<App>>,
     Checked(request): Checked<api::OllamaGenerate>,
 ) -> Result<Response, Error> {
-    let Call { model, name, named, expiry } = call(&app, request.model, request.keep_alive)?;
+    let Call { model, name, named, expiry } =
+        call(&app, request.model.as_deref(), request.keep_alive.as_ref())?;
     let suffix = request.suffix.filter(|suffix| !suffix.is_empty());
     if request.prompt.is_empty() && suffix.is_none() {
-        return load(&app, model.as_deref(), name, expiry, Shape::Generate).await;
+        return load(&app, model.as_deref(), name, &expiry, Shape::Generate).await;
     }
     let options = request.options.unwrap_or_default().or(named.options);
     let ask = ask(model, "prompt", request.format, request.think, options)?;
@@ -82,9 +84,9 @@ struct Call {
     expiry: Arc<Expiry>,
 }
 
-fn call(app: &Arc<App>, model: Option<String>, keep_alive: Option<Value>) -> Result<Call, Error> {
-    let time = keep_alive.as_ref().map(keep_alive::parse).transpose()?.flatten();
-    let wanted = model.as_deref().map(untagged);
+fn call(app: &Arc<App>, model: Option<&str>, keep_alive: Option<&Value>) -> Result<Call, Error> {
+    let time = keep_alive.map(keep_alive::parse).transpose()?.flatten();
+    let wanted = model.map(untagged);
     let named = wanted.and_then(|wanted| app.names.get(wanted));
     let name = named.is_some().then(|| wanted.unwrap_or_default().to_owned());
     let model = match &named {
@@ -100,7 +102,7 @@ async fn load(
     app: &Arc<App>,
     model: Option<&str>,
     name: Option<String>,
-    expiry: Arc<Expiry>,
+    expiry: &Expiry,
     shape: Shape,
 ) -> Result<Response, Error> {
     let (id, reason) = if expiry.is_now() {
