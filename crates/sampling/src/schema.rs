@@ -211,12 +211,10 @@ impl<'a> Preparation<'a> {
             None => schema,
         };
         let resolved: Vec<&Value> = schemas.iter().map(resolve).collect();
-        if distinct(resolved.iter().map(|schema| schema.get("type")?.as_str()))
-            || have_distinct_tags(&resolved)
-        {
-            if let Some(schemas) = map.shift_remove("oneOf") {
-                map.insert("anyOf".into(), schemas);
-            }
+        let exclusive = distinct(resolved.iter().map(|schema| schema.get("type")?.as_str()))
+            || have_distinct_tags(&resolved);
+        if exclusive && let Some(schemas) = map.shift_remove("oneOf") {
+            map.insert("anyOf".into(), schemas);
         }
     }
 }

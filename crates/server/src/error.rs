@@ -15,7 +15,7 @@ pub(super) struct Error {
     message: String,
     hint: Option<String>,
     param: Option<String>,
-    header: Option<(HeaderName, HeaderValue)>,
+    header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 impl Error {
@@ -45,7 +45,7 @@ impl Error {
 
     /// Adds a header.
     pub(super) fn header(self, name: HeaderName, value: HeaderValue) -> Self {
-        Self { header: Some((name, value)), ..self }
+        Self { header: Some(Box::new((name, value))), ..self }
     }
 
     pub(super) fn param(self, param: impl Into<String>) -> Self {
@@ -83,7 +83,7 @@ impl Error {
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
-        if let Some((name, value)) = self.header.clone() {
+        if let Some((name, value)) = self.header.as_deref().cloned() {
             response.headers_mut().insert(name, value);
         }
         response.extensions_mut().insert(self);

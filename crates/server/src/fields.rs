@@ -8,6 +8,9 @@ use super::rejections::{
     is_unlimited,
 };
 
+/// Test for values that change nothing.
+pub(super) type IsNeutral = fn(&Value) -> bool;
+
 /// Treatment of a field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Treatment {
@@ -15,7 +18,7 @@ pub(super) enum Treatment {
     /// Accepted and ignored: it changes no word of the prompt or the answer.
     Ignored,
     /// Rejected, unless the value is neutral. The text is an alternative.
-    Refused(fn(&Value) -> bool, &'static str),
+    Refused(IsNeutral, &'static str),
 }
 
 use Treatment::{Ignored, Refused, Used};

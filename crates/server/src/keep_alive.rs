@@ -107,7 +107,7 @@ pub(super) struct KeepAlive {
     /// Last load of the first model.
     spec: Mutex<Option<LoadSpec>>,
     unloaded: Mutex<Option<Unloaded>>,
-    /// One request loads the model, others wait.
+    /// One task unloads or loads the model, requests for it wait.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -156,17 +156,17 @@ impl KeepAlive {
         Ok(())
     }
 
-    /// Unloads a model. The next request for it loads it again.
+    /// Unloads a model. The next request for it waits, and loads it again.
     async fn unload(&self, resident: &Resident) {
+        let _turn = self.turn.lock().await;
         let id = residents::loaded(&resident.engine.snapshot().state).map(|model| model.id.clone());
-        let spec = self.spec.lock().clone();
-        if resident.unload().await
-            && resident.name.is_empty()
-            && let Some((id, spec)) = id.zip(spec)
-        {
-            tracing::info!(model = id, "unloaded, as a client asked");
+        let model = id.zip(self.spec.lock().clone()).filter(|_| resident.name.is_empty());
+        if let Some((id, spec)) = model {
+            tracing::info!(model = id, "unloading, as a client asked");
+            // Recorded first: no request may find the model gone and not know how to load it.
             *self.unloaded.lock() = Some(Unloaded { id, spec });
         }
+        resident.unload().await;
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::Error;
-use super::fields::{Fields, Treatment};
+use super::fields::{Fields, IsNeutral, Treatment};
 use super::{App, body, json_bytes};
 use errors::invalid::excerpt;
 
@@ -107,7 +107,7 @@ struct FirstUnsupported(&'static [&'static [Fields]]);
 impl FirstUnsupported {
     /// Returns the table's name of a field that may be refused, the test for neutral values, and
     /// the alternative.
-    fn refused(&self, key: &str) -> Option<(&'static str, fn(&Value) -> bool, &'static str)> {
+    fn refused(&self, key: &str) -> Option<(&'static str, IsNeutral, &'static str)> {
         self.0.iter().copied().flatten().find_map(|(names, treatment)| {
             let name = names.iter().find(|name| **name == key)?;
             match treatment {
