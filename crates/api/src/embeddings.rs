@@ -1,9 +1,9 @@
-//! Request types of both embedding routes, and OpenAI's answer.
+//! Request types of the embedding routes, and OpenAI's answer.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Prompt;
+use super::{Prompt, lenient};
 
 /// Body of `POST /v1/embeddings`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -16,7 +16,7 @@ pub struct EmbeddingsRequest {
     #[serde(default)]
     pub encoding_format: Option<String>,
     /// Number of dimensions. Embeddings are truncated and normalised again. Default: all.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::size")]
     pub dimensions: Option<usize>,
 }
 
@@ -27,8 +27,16 @@ pub struct OllamaEmbed {
     pub model: Option<String>,
     /// One or several texts. A text that is too long is rejected, regardless of `truncate`.
     pub input: Prompt,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::size")]
     pub dimensions: Option<usize>,
+}
+
+/// Body of `POST /api/embeddings`, the older route.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct OllamaEmbeddings {
+    #[serde(default)]
+    pub model: Option<String>,
+    pub prompt: String,
 }
 
 /// Answer of `POST /v1/embeddings`.

@@ -8,6 +8,8 @@ mod anthropic;
 pub mod client;
 mod embeddings;
 pub mod folder;
+mod infill;
+mod lenient;
 mod ollama;
 mod openai;
 mod prompt;
@@ -27,6 +29,7 @@ pub use anthropic::*;
 pub use config::LoadAt;
 pub use embeddings::*;
 pub use engine::{DeviceHealth, DeviceInfo as Device, ModelInfo as Model};
+pub use infill::*;
 pub use ollama::*;
 pub use openai::*;
 pub use prompt::Prompt;
@@ -64,6 +67,12 @@ pub mod route {
     pub const CHAT: &str = "/v1/chat/completions";
     /// `POST` [`super::ResponsesRequest`].
     pub const RESPONSES: &str = "/v1/responses";
+    /// `POST` [`super::ResponsesRequest`]: number of tokens of its prompt.
+    pub const RESPONSE_TOKENS: &str = "/v1/responses/input_tokens";
+    /// `GET` or `DELETE` a stored response.
+    pub const RESPONSE: &str = "/v1/responses/{id}";
+    /// `GET` the input of a stored response.
+    pub const RESPONSE_INPUT: &str = "/v1/responses/{id}/input_items";
     /// `POST` [`super::EmbeddingsRequest`].
     pub const EMBEDDINGS: &str = "/v1/embeddings";
     /// `POST` [`super::MessagesRequest`].
@@ -82,6 +91,30 @@ pub mod route {
     pub const OLLAMA_VERSION: &str = "/api/version";
     /// `POST` [`super::OllamaEmbed`].
     pub const OLLAMA_EMBED: &str = "/api/embed";
+    /// `POST` [`super::OllamaEmbeddings`].
+    pub const OLLAMA_EMBEDDINGS: &str = "/api/embeddings";
+    /// `GET` the loaded models.
+    pub const OLLAMA_PS: &str = "/api/ps";
+    /// `POST` [`super::OllamaCreate`].
+    pub const OLLAMA_CREATE: &str = "/api/create";
+    /// `POST` [`super::OllamaCopy`].
+    pub const OLLAMA_COPY: &str = "/api/copy";
+    /// `DELETE` [`super::OllamaShow`].
+    pub const OLLAMA_DELETE: &str = "/api/delete";
+    /// `POST` [`super::OllamaShow`].
+    pub const OLLAMA_PULL: &str = "/api/pull";
+    /// `POST` [`super::OllamaShow`].
+    pub const OLLAMA_PUSH: &str = "/api/push";
+    /// `POST` [`super::InfillRequest`].
+    pub const INFILL: &str = "/infill";
+    /// `GET`: properties of the loaded model.
+    pub const PROPS: &str = "/props";
+    /// `GET`: slots of the loaded model.
+    pub const SLOTS: &str = "/slots";
+    /// `GET`: adapters of the loaded model.
+    pub const LORA_ADAPTERS: &str = "/lora-adapters";
+    /// `POST`: refused, no reranker is supported.
+    pub const RERANK: [&str; 4] = ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"];
     /// `POST` [`super::TokenizeRequest`].
     pub const TOKENIZE: &str = "/tokenize";
     /// `POST` [`super::DetokenizeRequest`].
@@ -90,11 +123,11 @@ pub mod route {
     pub const APPLY_TEMPLATE: &str = "/apply-template";
 
     /// Routes that generate.
-    pub const GENERATING: [&str; 6] =
-        [COMPLETIONS, CHAT, RESPONSES, MESSAGES, OLLAMA_GENERATE, OLLAMA_CHAT];
+    pub const GENERATING: [&str; 7] =
+        [COMPLETIONS, CHAT, RESPONSES, MESSAGES, OLLAMA_GENERATE, OLLAMA_CHAT, INFILL];
 
     /// All routes.
-    pub const ALL: [&str; 26] = [
+    pub const ALL: [&str; 44] = [
         PAGE,
         HEALTH,
         METRICS,
@@ -109,6 +142,9 @@ pub mod route {
         COMPLETIONS,
         CHAT,
         RESPONSES,
+        RESPONSE_TOKENS,
+        RESPONSE,
+        RESPONSE_INPUT,
         EMBEDDINGS,
         MESSAGES,
         COUNT_TOKENS,
@@ -118,9 +154,24 @@ pub mod route {
         OLLAMA_SHOW,
         OLLAMA_VERSION,
         OLLAMA_EMBED,
+        OLLAMA_EMBEDDINGS,
+        OLLAMA_PS,
+        OLLAMA_CREATE,
+        OLLAMA_COPY,
+        OLLAMA_DELETE,
+        OLLAMA_PULL,
+        OLLAMA_PUSH,
         TOKENIZE,
         DETOKENIZE,
         APPLY_TEMPLATE,
+        INFILL,
+        PROPS,
+        SLOTS,
+        LORA_ADAPTERS,
+        RERANK[0],
+        RERANK[1],
+        RERANK[2],
+        RERANK[3],
     ];
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Prompt;
+use super::{Prompt, lenient};
 
 /// Answer of `GET /v1/models`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,16 +53,25 @@ macro_rules! generating {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub top_p: Option<f32>,
             /// Number of most likely tokens to sample from; 0: all (extension).
-            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[serde(
+                default, deserialize_with = "lenient::candidates",
+                skip_serializing_if = "Option::is_none"
+            )]
             pub top_k: Option<u32>,
             /// The same request with the same seed gets the same answer.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[serde(
+                default, deserialize_with = "lenient::seed",
+                skip_serializing_if = "Option::is_none"
+            )]
             pub seed: Option<i64>,
             /// Texts that end the answer. They are not part of it.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub stop: Option<Stop>,
             /// Number of answers to each prompt.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[serde(
+                default, deserialize_with = "lenient::count",
+                skip_serializing_if = "Option::is_none"
+            )]
             pub n: Option<u32>,
             /// Values to add to logits, by token id.
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +84,10 @@ macro_rules! generating {
             #[serde(default, alias = "repeat_penalty", skip_serializing_if = "Option::is_none")]
             pub repetition_penalty: Option<f32>,
             /// Window of the repetition penalty in tokens; -1: all (extension).
-            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[serde(
+                default, deserialize_with = "lenient::signed",
+                skip_serializing_if = "Option::is_none"
+            )]
             pub repeat_last_n: Option<i32>,
             /// Minimum probability relative to the most likely token (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,7 +96,10 @@ macro_rules! generating {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub typical_p: Option<f32>,
             /// 0 (off) or 2 (Mirostat 2) (extension).
-            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[serde(
+                default, deserialize_with = "lenient::count",
+                skip_serializing_if = "Option::is_none"
+            )]
             pub mirostat: Option<u32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub mirostat_tau: Option<f32>,
@@ -100,7 +115,10 @@ macro_rules! generating {
             pub dry_multiplier: Option<f32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dry_base: Option<f32>,
-            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[serde(
+                default, deserialize_with = "lenient::count",
+                skip_serializing_if = "Option::is_none"
+            )]
             pub dry_allowed_length: Option<u32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dry_sequence_breakers: Option<Vec<String>>,
@@ -165,9 +183,11 @@ pub struct LogitsOptions {
     pub frequency_penalty: Option<f32>,
     #[serde(alias = "repeat_penalty")]
     pub repetition_penalty: Option<f32>,
+    #[serde(deserialize_with = "lenient::signed")]
     pub repeat_last_n: Option<i32>,
     pub min_p: Option<f32>,
     pub typical_p: Option<f32>,
+    #[serde(deserialize_with = "lenient::count")]
     pub mirostat: Option<u32>,
     pub mirostat_tau: Option<f32>,
     pub mirostat_eta: Option<f32>,
@@ -175,10 +195,38 @@ pub struct LogitsOptions {
     pub xtc_threshold: Option<f32>,
     pub dry_multiplier: Option<f32>,
     pub dry_base: Option<f32>,
+    #[serde(deserialize_with = "lenient::count")]
     pub dry_allowed_length: Option<u32>,
     pub dry_sequence_breakers: Option<Vec<String>>,
     pub dynatemp_range: Option<f32>,
     pub dynatemp_exponent: Option<f32>,
+}
+
+impl LogitsOptions {
+    /// Returns the options with those of `defaults` in the place of absent ones.
+    #[must_use]
+    pub fn or(self, defaults: Self) -> Self {
+        Self {
+            logit_bias: self.logit_bias.or(defaults.logit_bias),
+            presence_penalty: self.presence_penalty.or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(defaults.frequency_penalty),
+            repetition_penalty: self.repetition_penalty.or(defaults.repetition_penalty),
+            repeat_last_n: self.repeat_last_n.or(defaults.repeat_last_n),
+            min_p: self.min_p.or(defaults.min_p),
+            typical_p: self.typical_p.or(defaults.typical_p),
+            mirostat: self.mirostat.or(defaults.mirostat),
+            mirostat_tau: self.mirostat_tau.or(defaults.mirostat_tau),
+            mirostat_eta: self.mirostat_eta.or(defaults.mirostat_eta),
+            xtc_probability: self.xtc_probability.or(defaults.xtc_probability),
+            xtc_threshold: self.xtc_threshold.or(defaults.xtc_threshold),
+            dry_multiplier: self.dry_multiplier.or(defaults.dry_multiplier),
+            dry_base: self.dry_base.or(defaults.dry_base),
+            dry_allowed_length: self.dry_allowed_length.or(defaults.dry_allowed_length),
+            dry_sequence_breakers: self.dry_sequence_breakers.or(defaults.dry_sequence_breakers),
+            dynatemp_range: self.dynatemp_range.or(defaults.dynatemp_range),
+            dynatemp_exponent: self.dynatemp_exponent.or(defaults.dynatemp_exponent),
+        }
+    }
 }
 
 generating! {
@@ -187,7 +235,10 @@ generating! {
         pub prompt: Prompt,
         /// Maximum number of tokens to generate. Default: the rest of the slot's context. 0 only
         /// evaluates the prompt.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default, deserialize_with = "lenient::limit",
+            skip_serializing_if = "Option::is_none"
+        )]
         pub max_tokens: Option<u32>,
         /// Text that follows the answer, for models trained to fill in the middle.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -196,7 +247,10 @@ generating! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub echo: Option<bool>,
         /// Report log-probabilities, with this many alternatives per token, 0 to 20.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default, deserialize_with = "lenient::count",
+            skip_serializing_if = "Option::is_none"
+        )]
         pub logprobs: Option<u32>,
     }
 }
@@ -211,7 +265,7 @@ pub enum Stop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOptions {
     /// Send the token counts in an extra event before the end.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::or_default")]
     pub include_usage: bool,
 }
 
@@ -326,15 +380,24 @@ generating! {
     pub struct ChatRequest {
         pub messages: Vec<ChatMessage>,
         /// Maximum number of tokens to generate. Default: the rest of the slot's context.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default, deserialize_with = "lenient::limit",
+            skip_serializing_if = "Option::is_none"
+        )]
         pub max_completion_tokens: Option<u32>,
         /// Older name of `max_completion_tokens`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default, deserialize_with = "lenient::limit",
+            skip_serializing_if = "Option::is_none"
+        )]
         pub max_tokens: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub logprobs: Option<bool>,
         /// Number of alternatives per token, 0 to 20.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default, deserialize_with = "lenient::count",
+            skip_serializing_if = "Option::is_none"
+        )]
         pub top_logprobs: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub tools: Option<Vec<ChatTool>>,
@@ -354,12 +417,17 @@ generating! {
     }
 }
 
-/// A tool: `{"type": "function", "function": {..}}`.
+/// A tool: `{"type": "function", "function": {..}}`. Tools of other types have other fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChatTool {
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub function: Function,
+    /// `function` (default). Tools of other types are skipped.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<Function>,
+    /// Name of a tool of another type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -379,6 +447,17 @@ pub struct ResponseFormat {
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json_schema: Option<JsonSchema>,
+    /// Schema of the answer outside of `json_schema`, as llama.cpp, Together and Fireworks take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
+}
+
+impl ResponseFormat {
+    /// Returns the schema of the answer, if there is one.
+    #[must_use]
+    pub fn schema(self) -> Option<Value> {
+        self.json_schema.and_then(|wrapper| wrapper.schema).or(self.schema)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -391,7 +470,7 @@ pub struct JsonSchema {
 pub struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant`, `tool`.
     pub role: String,
-    /// Required unless the message has tool calls.
+    /// Required, except in messages of the assistant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
     /// Reasoning of the assistant (extension).
@@ -425,7 +504,7 @@ pub struct CalledFunction {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// JSON text.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::json_text")]
     pub arguments: String,
 }
 
@@ -444,7 +523,7 @@ pub struct ContentPart {
     /// `text`. Other types are rejected.
     #[serde(rename = "type")]
     pub kind: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::or_default")]
     pub text: String,
 }
 

@@ -49,6 +49,14 @@ impl Config {
             return Err(Error::range("socket", "empty", allowed));
         }
         self.port()?;
+        if let Some(odd) = self.allowed_origins.iter().find(|origin| !is_origin(origin)) {
+            let allowed = "a scheme and a host are needed, such as https://chat.example, or `*`";
+            return Err(Error::range(
+                "allowed_origins",
+                format!("`{}`", invalid::excerpt(odd)),
+                allowed,
+            ));
+        }
         if self.tune != Tune::Off && !self.tune_dir.is_absolute() {
             let value = format!("`{}`", self.tune_dir.display());
             let allowed = "an absolute path is needed, or tune = \"off\"";
@@ -193,6 +201,16 @@ impl ControlLoop {
         }
         Ok(())
     }
+}
+
+/// Returns true for the origin of a web page, `SCHEME://HOST[:PORT]`, and for `*`.
+fn is_origin(origin: &str) -> bool {
+    let Some((scheme, host)) = origin.split_once("://") else { return origin == "*" };
+    let of_a_host = |c: char| c.is_ascii_graphic() && !"/?#@*".contains(c);
+    !scheme.is_empty()
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+        && !host.is_empty()
+        && host.chars().all(of_a_host)
 }
 
 /// Checks a name of a model or control loop; returns the rule that it breaks.

@@ -3,11 +3,12 @@
 use super::Config;
 
 /// All keys in the order of the documentation, and when a change takes effect.
-pub(super) const KEYS: [(&str, Effect); 37] = [
+pub(super) const KEYS: [(&str, Effect); 39] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
     ("token_file", Effect::Restart),
+    ("allowed_origins", Effect::Now),
     ("model", Effect::Restart),
     ("models_dir", Effect::Now),
     ("network_root", Effect::Now),
@@ -36,6 +37,7 @@ pub(super) const KEYS: [(&str, Effect); 37] = [
     ("max_body_bytes", Effect::Now),
     ("request_timeout_s", Effect::Now),
     ("shutdown_deadline_s", Effect::Now),
+    ("billing_header", Effect::Now),
     ("ioctl_filter", Effect::Restart),
     ("log", Effect::Now),
     ("log_format", Effect::Restart),

@@ -44,6 +44,8 @@ pub struct Config {
     pub listen: String,
     /// File with the token that clients of the port must send; empty: none.
     pub token_file: PathBuf,
+    /// Origins of web pages that may send requests, such as `https://chat.example`; `*`: all.
+    pub allowed_origins: Vec<String>,
     /// Model to load at start: a GGUF file, `synthetic:NAME`, or empty.
     pub model: String,
     pub models_dir: PathBuf,
@@ -94,6 +96,8 @@ pub struct Config {
     pub request_timeout_s: u64,
     /// Seconds for requests in flight to finish when the daemon stops.
     pub shutdown_deadline_s: u64,
+    /// Treatment of the line `x-anthropic-billing-header` in system prompts.
+    pub billing_header: BillingHeader,
     pub ioctl_filter: IoctlFilter,
     /// Log level, or directives as in `RUST_LOG`.
     pub log: String,
@@ -196,6 +200,7 @@ impl Default for Config {
             socket_mode: SocketMode(0o660),
             listen: String::new(),
             token_file: PathBuf::new(),
+            allowed_origins: Vec::new(),
             model: String::new(),
             models_dir: default_models_dir(),
             network_root: "/".into(),
@@ -224,6 +229,7 @@ impl Default for Config {
             max_body_bytes: 8 << 20,
             request_timeout_s: 30,
             shutdown_deadline_s: 10,
+            billing_header: BillingHeader::Strip,
             ioctl_filter: IoctlFilter::Auto,
             log: "info".into(),
             log_format: LogFormat::Text,
@@ -259,6 +265,16 @@ impl fmt::Display for SocketMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04o}", self.0)
     }
+}
+
+/// Treatment of the line `x-anthropic-billing-header` that Claude Code writes into its system
+/// prompt. It differs in every request, so nothing after it would come from the prefix cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BillingHeader {
+    #[default]
+    Strip,
+    Keep,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use llguidance::{Matcher, ParserFactory};
 use model::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use crate::gbnf;
+use crate::{gbnf, schema};
 
 /// Largest source of a grammar, in bytes.
 const SOURCE: usize = 256 << 10;
@@ -54,7 +54,10 @@ impl Grammar {
 
     fn without_parts(&self) -> Result<GrammarWithLexer, String> {
         Ok(match self {
-            Self::JsonSchema(schema) => GrammarWithLexer::from_json_schema(spaced(schema.clone())),
+            Self::JsonSchema(schema) => {
+                let schema = schema::prepare(schema.clone(), SOURCE)?;
+                GrammarWithLexer::from_json_schema(spaced(schema))
+            }
             Self::Regex(regex) => GrammarWithLexer::from_regex(regex),
             Self::Lark(lark) | Self::Within { lark, .. } => {
                 GrammarWithLexer::from_lark(lark.clone())

@@ -23,6 +23,7 @@ mod edits;
 mod gbnf;
 mod ranking;
 mod sampler;
+mod schema;
 mod settings;
 mod softmax;
 mod truncation;

@@ -10,27 +10,18 @@ use futures_util::stream::{self, StreamExt};
 use model::tokenizer::{Call, Message};
 use serde_json::{Value, json};
 
+use super::dialect::Dialect;
 use super::dialogue::{
-    Ask, Choice, Dialogue, End, Form, Part, Reason, Thinking, Tool, Update, gather, tools,
+    Ask, Choice, Dialogue, End, Form, Part, Reason, Skipped, Thinking, Tool, Update, gather, tools,
 };
 use super::error::Error;
-use super::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
+use super::rejections::Checked;
 use super::{App, events, params, unique};
+use config::BillingHeader;
 use engine::Finished;
 use errors::invalid::excerpt;
 
 const FIELD: &str = "messages";
-
-impl RejectsFields for api::MessagesRequest {
-    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
-        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
-        ("mcp_servers", is_empty, "call them from the client, as tools"),
-        ("container", is_empty, "leave it out"),
-        ("context_management", is_empty, "edit the conversation before sending it"),
-        ("output_format", is_empty, "use /v1/chat/completions with response_format"),
-        ("output_config", is_empty, "leave it out"),
-    ]];
-}
 
 pub(super) async fn messages(
     State(app): State<Arc<App>>,
@@ -40,7 +31,9 @@ pub(super) async fn messages(
         return Err(Error::value("max_tokens", "max_tokens: is missing"));
     }
     let streamed = request.stream.unwrap_or(false);
-    let Dialogue { served, prompt_tokens, updates } = ask(request)?.start(&app).await?;
+    let mut ask = ask(request, app.config().billing_header)?;
+    let skipped = std::mem::take(&mut ask.skipped);
+    let Dialogue { served, prompt_tokens, updates } = ask.start(&app).await?;
     let id = format!("msg_{:016x}", unique());
     let head = |content: Vec<Value>, reason: Value, sequence: Value, usage: Value| {
         json!({
@@ -54,8 +47,10 @@ pub(super) async fn messages(
         let message = head(Vec::new(), Value::Null, Value::Null, usage);
         let first = event(&json!({"type": "message_start", "message": message}));
         let mut stream = Streaming::default();
-        let parts = events::until_error(updates, move |(_, update)| Ok(stream.parts(update?)));
-        return Ok(events::answer(stream::iter([first]).chain(parts)));
+        let parts = events::until_error(updates, Dialect::Anthropic, move |(_, update)| {
+            Ok(stream.parts(update?))
+        });
+        return Ok(skipped.report(events::answer(stream::iter([first]).chain(parts))));
     }
     let mut content = Vec::new();
     let Some(answer) = gather(updates, 1).await?.pop() else {
@@ -74,43 +69,47 @@ pub(super) async fn messages(
     }
     let (reason, sequence) = stop(end);
     let body = head(content, reason.into(), sequence, usage(&end.finished));
-    Ok(Json(body).into_response())
+    Ok(skipped.report(Json(body).into_response()))
 }
 
 pub(super) async fn count_tokens(
     State(app): State<Arc<App>>,
     Checked(request): Checked<api::MessagesRequest>,
 ) -> Result<Json<Value>, Error> {
-    let tokens = ask(request)?.count(&app).await?;
+    let tokens = ask(request, app.config().billing_header)?.count(&app).await?;
     Ok(Json(json!({"input_tokens": tokens})))
 }
 
 /// Translates a request into an [`Ask`].
-fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
+fn ask(request: api::MessagesRequest, header: BillingHeader) -> Result<Ask, Error> {
     let mut list = Vec::new();
     if let Some(system) = request.system {
-        list.push(Message::new("system", text("system", system)?));
+        let system = match header {
+            BillingHeader::Strip => without_billing_header(system),
+            BillingHeader::Keep => system,
+        };
+        let system = text("system", system)?;
+        if !system.is_empty() {
+            list.push(Message::new("system", system));
+        }
     }
     for (at, message) in request.messages.into_iter().enumerate() {
         turn(at, message, &mut list)?;
     }
-    let tool = |(at, tool): (usize, api::TurnTool)| {
-        let place = format!("tools[{at}]");
+    let (mut tools, mut skipped) = (Vec::new(), Skipped::default());
+    if request.mcp_servers.is_some_and(|servers| !servers.is_empty()) {
+        skipped.add("mcp_servers");
+    }
+    for (at, tool) in request.tools.unwrap_or_default().into_iter().enumerate() {
         if let Some(kind) = tool.kind.filter(|kind| kind != "custom") {
-            let param = format!("{place}.type");
-            let message = format!("{param}: is `{}`; only `custom` is possible", excerpt(&kind));
-            return Err(Error::value(param, message));
+            skipped.add(if tool.name.is_empty() { &kind } else { &tool.name });
+            continue;
         }
-        Tool::new(&place, tool.name, tool.description, tool.input_schema)
-    };
-    let tools: Vec<Tool> = request
-        .tools
-        .unwrap_or_default()
-        .into_iter()
-        .enumerate()
-        .map(tool)
-        .collect::<Result<_, _>>()?;
+        let place = format!("tools[{at}]");
+        tools.push(Tool::new(&place, tool.name, tool.description, tool.input_schema)?);
+    }
     tools::check(&tools)?;
+    let format = request.output_config.and_then(|config| config.format).or(request.output_format);
     let parallel = request.tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
     let thinking = match request.thinking.as_ref().map(|thinking| &*thinking.kind) {
         // Without `thinking`, reasoning is disabled if the model allows that.
@@ -130,9 +129,10 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         field: FIELD,
         messages: list,
         tools,
+        skipped,
         choice: choice(request.tool_choice)?,
         parallel: !parallel.unwrap_or(false),
-        form: Form::Text,
+        form: format.map_or(Ok(Form::Text), form)?,
         thinking: Some(("thinking", thinking)),
         variables: serde_json::Map::new(),
         sampling: params::sampling(request.temperature, request.top_p, request.top_k, None, None)?,
@@ -140,12 +140,51 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         lora: None,
         stop: params::stops(request.stop_sequences.map(api::Stop::Many))?,
         max_tokens: request.max_tokens,
-        // `max_tokens` is mandatory in this API; clients send the model's maximum.
-        at_most: true,
         ignore_end: false,
         logprobs: None,
         answers: 1,
     })
+}
+
+/// Begin of the line that Claude Code writes into its system prompt. Its hash differs in every
+/// request, so that nothing after it would come from the prefix cache.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
+
+/// Removes the line from the beginning of each text.
+fn without_billing_header(system: api::Blocks) -> api::Blocks {
+    let without = |text: &mut String| {
+        if text.starts_with(BILLING_HEADER) {
+            let end = text.find('\n').map_or(text.len(), |end| end + 1);
+            text.replace_range(..end, "");
+        }
+    };
+    match system {
+        api::Blocks::Text(mut text) => {
+            without(&mut text);
+            api::Blocks::Text(text)
+        }
+        api::Blocks::List(mut list) => {
+            list.iter_mut().filter_map(|block| block.text.as_mut()).for_each(without);
+            api::Blocks::List(list)
+        }
+        other @ api::Blocks::Other(_) => other,
+    }
+}
+
+/// Returns the required format of an answer.
+fn form(format: api::OutputFormat) -> Result<Form, Error> {
+    match (&*format.kind, format.schema) {
+        ("json_schema", Some(schema)) => Ok(Form::schema(schema)),
+        ("json_schema", None) => {
+            let field = "output_config.format.schema";
+            Err(Error::value(field, format!("{field}: is missing")))
+        }
+        (kind, _) => {
+            let field = "output_config.format.type";
+            let message = format!("{field}: is `{}`; allowed is json_schema", excerpt(kind));
+            Err(Error::value(field, message))
+        }
+    }
 }
 
 fn choice(asked: Option<api::TurnChoice>) -> Result<Choice, Error> {
@@ -166,20 +205,50 @@ fn choice(asked: Option<api::TurnChoice>) -> Result<Choice, Error> {
     }
 }
 
-/// Returns the text of blocks that must all be text.
+/// Returns the text of blocks that must all be readable as text.
 fn text(place: &str, blocks: api::Blocks) -> Result<String, Error> {
     let list = match blocks {
         api::Blocks::Text(text) => return Ok(text),
         api::Blocks::List(list) => list,
+        api::Blocks::Other(_) => {
+            let message = format!("{place}: is an object; a text or a list of blocks is needed");
+            return Err(Error::value(place, message));
+        }
     };
     let mut all = String::new();
     for (at, block) in list.into_iter().enumerate() {
-        match (&*block.kind, block.text) {
-            ("text", Some(text)) => all.push_str(&text),
-            (kind, _) => return Err(unreadable(&format!("{place}[{at}]"), kind, "`text`")),
+        let place = format!("{place}[{at}]");
+        match &*block.kind {
+            "text" | "search_result" | "document" | "tool_reference" => {
+                all.push_str(&readable(&place, block)?);
+            }
+            kind => return Err(unreadable(&place, kind, "text")),
         }
     }
     Ok(all)
+}
+
+/// Returns the text of a block of text, or of a document that is text.
+fn readable(place: &str, block: api::Block) -> Result<String, Error> {
+    let missing = |field: &str| {
+        let param = format!("{place}.{field}");
+        Error::value(param.as_str(), format!("{param}: is missing"))
+    };
+    match &*block.kind {
+        "document" => {
+            let source = block.source.ok_or_else(|| missing("source"))?;
+            let field = |name: &str| source.get(name).and_then(Value::as_str).unwrap_or_default();
+            match field("type") {
+                "text" => Ok(field("data").to_owned()),
+                kind => Err(unreadable(&format!("{place}.source"), kind, "text")),
+            }
+        }
+        "search_result" => {
+            text(&format!("{place}.content"), block.content.ok_or_else(|| missing("content"))?)
+        }
+        "tool_reference" => block.tool_name.ok_or_else(|| missing("tool_name")),
+        _ => block.text.ok_or_else(|| missing("text")),
+    }
 }
 
 fn unreadable(place: &str, kind: &str, readable: &str) -> Error {
@@ -194,6 +263,7 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
     let place = format!("messages[{at}].content");
     let role = match &*message.role {
         role @ ("user" | "assistant" | "system") => role.to_owned(),
+        "developer" => "system".to_owned(),
         role => {
             let param = format!("messages[{at}].role");
             let message = format!("{param}: is `{}`; allowed are user, assistant", excerpt(role));
@@ -206,6 +276,7 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
             return Ok(());
         }
         api::Blocks::List(blocks) => blocks,
+        other @ api::Blocks::Other(_) => return text(&place, other).map(drop),
     };
     let mut text_message = Message::new(role, "");
     let mut answers = false;
@@ -216,7 +287,9 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
             Error::value(param.as_str(), format!("{param}: is missing"))
         };
         match &*block.kind {
-            "text" => text_message.content.push_str(&block.text.ok_or_else(|| missing("text"))?),
+            "text" | "search_result" | "document" => {
+                text_message.content.push_str(&readable(&place, block)?);
+            }
             "thinking" => {
                 text_message
                     .reasoning
@@ -224,6 +297,8 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
                     .push_str(&block.thinking.unwrap_or_default());
             }
             "redacted_thinking" => {}
+            // Anthropic has run these tools and the answer's text has the outcome.
+            kind if is_of_anthropic(kind) => {}
             "tool_use" => text_message.calls.push(Call {
                 id: tools::call_id(&format!("{place}.id"), block.id)?,
                 name: block.name.ok_or_else(|| missing("name"))?,
@@ -249,6 +324,13 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
         list.push(text_message);
     }
     Ok(())
+}
+
+/// Returns true for the blocks of tools that Anthropic runs.
+fn is_of_anthropic(kind: &str) -> bool {
+    kind != "tool_result" && kind.ends_with("_tool_result")
+        || ["server_tool_use", "mcp_tool_use", "container_upload", "mcp_tool_listing"]
+            .contains(&kind)
 }
 
 /// `stop_reason` and `stop_sequence`.
@@ -370,7 +452,7 @@ mod tests {
 
     fn read(json: Value) -> Result<Ask, Option<String>> {
         let request: api::MessagesRequest = serde_json::from_value(json).unwrap();
-        ask(request).map_err(|error| error.body().error.param)
+        ask(request, BillingHeader::Strip).map_err(|error| error.body().error.param)
     }
 
     #[test]
@@ -418,9 +500,46 @@ mod tests {
         assert_eq!(nameless.err(), Some(Some("messages[0].content[0].id".into())));
         let result = read(user(json!([{"type": "tool_result"}])));
         assert_eq!(result.err(), Some(Some("messages[0].content[0].tool_use_id".into())));
-        let mut server = user("x".into());
-        server["tools"] = json!([{"type": "web_search_20250305", "name": "web_search"}]);
-        assert_eq!(read(server).err(), Some(Some("tools[0].type".into())));
+        let odd = read(json!({"messages": [{"role": "user", "content": {"a": 1}}]}));
+        assert_eq!(odd.err(), Some(Some("messages[0].content".into())));
+    }
+
+    #[test]
+    fn history_of_anthropics_tools_and_documents_is_read() {
+        let asked = read(json!({"messages": [
+            {"role": "user", "content": [
+                {"type": "document", "source": {"type": "text", "data": "a page "}},
+                {"type": "text", "text": "news?"}]},
+            {"role": "assistant", "content": [
+                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                {"type": "web_search_tool_result", "tool_use_id": "s", "content": {"error_code": "x"}},
+                {"type": "text", "text": "none"}]},
+            {"role": "developer", "content": "be brief"}],
+            "tools": [{"type": "web_search_20250305", "name": "web_search"}]}))
+        .unwrap();
+        let texts: Vec<&str> = asked.messages.iter().map(|m| m.content.as_str()).collect();
+        assert_eq!(texts, ["a page news?", "none", "be brief"]);
+        assert!(asked.tools.is_empty() && asked.messages[2].role == "system");
+    }
+
+    #[test]
+    fn the_billing_header_is_no_part_of_the_prompt() {
+        let system = |system: Value, header| {
+            let request = json!({"messages": [{"role": "user", "content": "x"}], "system": system});
+            let asked = ask(serde_json::from_value(request).unwrap(), header).unwrap();
+            asked.messages[0].content.clone()
+        };
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let line = "x-anthropic-billing-header: cc_version=2; cch=1a2b3;";
+        for given in [
+            json!([text(line), text("be brief")]),
+            json!(format!("{line}\nbe brief")),
+            json!([text("be brief")]),
+        ] {
+            assert_eq!(system(given, BillingHeader::Strip), "be brief");
+        }
+        assert_eq!(system(json!(line), BillingHeader::Keep), line);
+        assert_eq!(system(json!(line), BillingHeader::Strip), "x", "no empty message");
     }
 
     #[test]

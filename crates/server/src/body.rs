@@ -1,17 +1,17 @@
-//! Request bodies: JSON of limited size that must arrive within a time limit.
+//! Request bodies: JSON of limited size that must arrive within a time limit, possibly compressed.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
-use super::App;
 use super::error::Error;
+use super::{App, coding, json_bytes};
 use errors::invalid;
 
 pub(super) struct JsonBody<T>(pub(super) T);
@@ -39,10 +39,29 @@ pub(super) struct Arrived {
     bytes: Vec<u8>,
     counted: usize,
     all: Arriving,
+    limit: usize,
 }
 
 impl Arrived {
-    fn add(&mut self, bytes: &[u8], most: usize) -> Result<(), Error> {
+    fn new(app: &App, limit: usize) -> Self {
+        Self { bytes: Vec::new(), counted: 0, all: Arc::clone(&app.arriving), limit }
+    }
+
+    /// Returns an empty body with the same limits.
+    pub(super) fn like(&self) -> Self {
+        Self { bytes: Vec::new(), counted: 0, all: Arc::clone(&self.all), limit: self.limit }
+    }
+
+    /// Appends bytes, within the body's limit and that of all bodies together.
+    pub(super) fn add(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if self.bytes.len() + bytes.len() > self.limit {
+            return Err(too_large(&format!("more than {}", self.limit), self.limit));
+        }
+        self.reserve(bytes, LARGE.max(self.limit))
+    }
+
+    /// Appends bytes if all bodies together then have at most `most`.
+    fn reserve(&mut self, bytes: &[u8], most: usize) -> Result<(), Error> {
         let len = self.bytes.len() + bytes.len();
         if len > SMALL {
             let more = len - self.counted;
@@ -76,19 +95,41 @@ impl Deref for Arrived {
     }
 }
 
-/// Reads a JSON body within the configured size and time. Requires the JSON content type, except
-/// for ollama's routes, where it may be absent.
+impl DerefMut for Arrived {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+/// Listener that a request arrived on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
+    Socket,
+    Port,
+}
+
+/// Returns true if the body's type is JSON. It may be absent on ollama's routes: some of its
+/// clients, such as LiteLLM's, send none. `curl -d` calls every body a form; on the unix socket
+/// that is accepted, because no page can send one there.
+fn is_json(request: &Request) -> bool {
+    let Some(kind) = request.headers().get(CONTENT_TYPE) else {
+        return request.uri().path().starts_with("/api/");
+    };
+    let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next()).unwrap_or_default();
+    let is = |kind: &str| essence.trim().eq_ignore_ascii_case(kind);
+    let on_socket = request.extensions().get() == Some(&Door::Socket);
+    is("application/json") || on_socket && is("application/x-www-form-urlencoded")
+}
+
+fn too_large(size: &str, limit: usize) -> Error {
+    let message = format!("the body has {size} bytes, the limit is {limit}");
+    Error::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+        .hint("send less, or raise max_body_bytes in the configuration")
+}
+
+/// Reads a JSON body within the configured size and time, and decodes it.
 pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> {
-    let essence = |value: &HeaderValue| {
-        let essence = value.to_str().ok()?.split(';').next()?.trim();
-        Some(essence.eq_ignore_ascii_case("application/json"))
-    };
-    let json = match request.headers().get(CONTENT_TYPE) {
-        Some(value) => essence(value).unwrap_or(false),
-        // ollama accepts this too, and some of its clients, such as LiteLLM's, rely on it.
-        None => request.uri().path().starts_with("/api/"),
-    };
-    if !json {
+    if !is_json(&request) {
         let message = "the body must be JSON with the header Content-Type: application/json";
         return Err(Error::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -99,16 +140,12 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
     }
     let config = app.config();
     let limit = config.max_body_bytes;
-    let too_large = |size: &str| {
-        let message = format!("the body has {size} bytes, the limit is {limit}");
-        Error::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-            .hint("send less, or raise max_body_bytes in the configuration")
-    };
+    let coding = coding::of(request.headers())?;
     let declared = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok());
     if let Some(size) = declared.filter(|v| v.parse::<u64>().is_ok_and(|n| n > limit as u64)) {
-        return Err(too_large(size));
+        return Err(too_large(size, limit));
     }
-    let mut arrived = Arrived { bytes: Vec::new(), counted: 0, all: Arc::clone(&app.arriving) };
+    let mut arrived = Arrived::new(app, limit);
     let mut body = request.into_body();
     let all = async {
         while let Some(frame) = body.frame().await {
@@ -117,18 +154,25 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
                 Error::new(StatusCode::BAD_REQUEST, "incomplete_body", message)
             })?;
             let Ok(bytes) = frame.into_data() else { continue };
-            if arrived.len() + bytes.len() > limit {
-                return Err(too_large(&format!("more than {limit}")));
-            }
-            arrived.add(&bytes, LARGE.max(limit))?;
+            arrived.add(&bytes)?;
         }
         Ok(arrived)
     };
     let time = config.request_timeout();
-    tokio::time::timeout(time, all).await.unwrap_or_else(|_| {
+    let arrived = tokio::time::timeout(time, all).await.unwrap_or_else(|_| {
         let message = format!("the body did not arrive within {} s", time.as_secs());
         Err(Error::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message))
-    })
+    })?;
+    let mut json = match coding {
+        None => arrived,
+        Some(coding) => coding::decode(coding, arrived).await?,
+    };
+    json_bytes::prepare(&mut json).map_err(|json_bytes::TooDeep| {
+        let limit = json_bytes::NESTING;
+        let message = format!("the body: is nested deeper than {limit} levels, the limit");
+        Error::new(StatusCode::BAD_REQUEST, "invalid_value", message)
+    })?;
+    Ok(json)
 }
 
 /// Parses JSON. An error names line and column if the JSON is malformed, else the field.
@@ -140,7 +184,11 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     if body.is_empty() {
         return Err(malformed("it is empty".into()));
     }
-    let mut json = serde_json::Deserializer::from_slice(body);
+    // A list would count as the fields of an object in order.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(wrong(".", "is a list, an object {..} is needed"));
+    }
+    let mut json = json_bytes::deserializer(body);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let error = error.into_inner();
@@ -182,8 +230,9 @@ mod tests {
     fn large_bodies_are_counted_until_they_are_dropped() {
         let all = Arriving::default();
         let arrive = |frames: &[usize]| {
-            let mut body = Arrived { bytes: Vec::new(), counted: 0, all: Arc::clone(&all) };
-            let mut add = |&bytes: &usize| body.add(&vec![b' '; bytes], 5 * SMALL);
+            let (all, limit) = (Arc::clone(&all), usize::MAX);
+            let mut body = Arrived { bytes: Vec::new(), counted: 0, all, limit };
+            let mut add = |&bytes: &usize| body.reserve(&vec![b' '; bytes], 5 * SMALL);
             frames.iter().try_for_each(&mut add).map(|()| body)
         };
         let counted = || all.load(Ordering::Relaxed);
@@ -225,7 +274,7 @@ mod tests {
             (
                 r#"{"prompt": "", "max_tokens": "a"}"#,
                 "max_tokens",
-                "max_tokens: is \"a\", a whole number from 0 to 4294967295 is needed",
+                "max_tokens: is \"a\", a whole number is needed",
             ),
             (r#"{"prompt": "", "top_p": [1]}"#, "top_p", "top_p: is a list, a number is needed"),
         ] {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::response::Response;
+use axum::{Extension, Router};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -25,10 +25,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::body::Door;
 use super::disconnect::DisconnectWatch;
 use super::error::Error;
 use super::tcp::{self, Port};
-use super::{App, graceful_close, host, router};
+use super::{App, dialect, graceful_close, host, origin, router};
 
 /// Maximum size of a request's head in bytes; hyper answers 431 above it.
 const MAX_HEAD: usize = 64 << 10;
@@ -91,8 +92,15 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
         middleware::map_request_with_state(Arc::clone(&app), graceful_close::drain_body);
     let token = tcp.as_ref().and_then(Port::token);
     let guarded = open.clone().layer(middleware::from_fn_with_state(token, tcp::guard));
-    let [open, guarded] = [open, guarded]
-        .map(|routes| routes.layer(middleware::from_fn(host::check)).layer(drain_body.clone()));
+    let origins = middleware::from_fn_with_state(Arc::clone(&app), origin::check);
+    let [open, guarded] = [(open, Door::Socket), (guarded, Door::Port)].map(|(routes, door)| {
+        routes
+            .layer(origins.clone())
+            .layer(middleware::from_fn(host::check))
+            .layer(middleware::from_fn(dialect::shape_errors))
+            .layer(Extension(door))
+            .layer(drain_body.clone())
+    });
     let (connections, admitted) = (JoinSet::new(), HashMap::new());
     let mut server = Server { app, connections, admitted, stop };
     loop {

@@ -1,4 +1,4 @@
-//! Embedding routes: OpenAI's `/v1/embeddings` and ollama's `/api/embed`.
+//! Embedding routes: OpenAI's `/v1/embeddings`, ollama's `/api/embed` and `/api/embeddings`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::body::JsonBody;
 use super::error::Error;
+use super::rejections::Checked;
 use super::{App, generation, params, prompt};
 use engine::{Event, GenerateError, LogitsProcessors, Request, Scales, Served};
 use errors::invalid::excerpt;
@@ -34,7 +35,7 @@ struct Embedded {
 
 pub(super) async fn openai(
     State(app): State<Arc<App>>,
-    JsonBody(request): JsonBody<api::EmbeddingsRequest>,
+    Checked(request): Checked<api::EmbeddingsRequest>,
 ) -> Result<Json<api::Embeddings>, Error> {
     let encoding = request.encoding_format.as_deref();
     if let Some(other) = encoding.filter(|name| !["float", "base64"].contains(name)) {
@@ -64,16 +65,26 @@ pub(super) async fn openai(
 
 pub(super) async fn ollama(
     State(app): State<Arc<App>>,
-    JsonBody(request): JsonBody<api::OllamaEmbed>,
+    Checked(request): Checked<api::OllamaEmbed>,
 ) -> Result<Json<Value>, Error> {
     let begin = Instant::now();
-    let model = request.model.as_deref().map(super::ollama::untagged);
-    let embedded = make(&app, model, request.input, request.dimensions).await?;
+    let model = super::ollama::own_name(&app, request.model.as_deref());
+    let embedded = make(&app, model.as_deref(), request.input, request.dimensions).await?;
     let total = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Ok(Json(json!({
         "model": embedded.served.model.id, "embeddings": embedded.embeddings, "total_duration": total,
         "load_duration": 0, "prompt_eval_count": embedded.tokens,
     })))
+}
+
+pub(super) async fn ollama_single(
+    State(app): State<Arc<App>>,
+    JsonBody(request): JsonBody<api::OllamaEmbeddings>,
+) -> Result<Json<Value>, Error> {
+    let model = super::ollama::own_name(&app, request.model.as_deref());
+    let prompt = api::Prompt::Text(request.prompt);
+    let mut embedded = make(&app, model.as_deref(), prompt, None).await?;
+    Ok(Json(json!({"embedding": embedded.embeddings.pop().unwrap_or_default()})))
 }
 
 /// Encodes as little-endian `f32` in base64, the format that OpenAI's clients request.

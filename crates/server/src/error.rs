@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::http::header::RETRY_AFTER;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use api::{ErrorBody, ErrorDetail};
@@ -15,12 +15,12 @@ pub(super) struct Error {
     message: String,
     hint: Option<String>,
     param: Option<String>,
-    retry_after: Option<u64>,
+    header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 impl Error {
     pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), hint: None, param: None, retry_after: None }
+        Self { status, code, message: message.into(), hint: None, param: None, header: None }
     }
 
     /// Error for an invalid value of the field `param`.
@@ -40,11 +40,25 @@ impl Error {
 
     /// Adds the header Retry-After.
     pub(super) fn retry_after(self, seconds: u64) -> Self {
-        Self { retry_after: Some(seconds), ..self }
+        self.header(RETRY_AFTER, HeaderValue::from(seconds))
+    }
+
+    /// Adds a header.
+    pub(super) fn header(self, name: HeaderName, value: HeaderValue) -> Self {
+        Self { header: Some(Box::new((name, value))), ..self }
     }
 
     pub(super) fn param(self, param: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..self }
+    }
+
+    pub(super) const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Error code, also for the metrics.
+    pub(super) const fn code(&self) -> &'static str {
+        self.code
     }
 
     pub(super) fn body(&self) -> ErrorBody {
@@ -65,17 +79,14 @@ impl Error {
     }
 }
 
-/// Error code of an answer, for the metrics.
-#[derive(Clone, Copy)]
-pub(super) struct Code(pub(super) &'static str);
-
+/// The answer in OpenAI's shape. It has the error as an extension, for metrics and other shapes.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
-        response.extensions_mut().insert(Code(self.code));
-        if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        if let Some((name, value)) = self.header.as_deref().cloned() {
+            response.headers_mut().insert(name, value);
         }
+        response.extensions_mut().insert(self);
         response
     }
 }

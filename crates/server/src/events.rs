@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot::error::RecvError;
 
+use super::dialect::Dialect;
 use super::error::Error;
 use engine::GenerateError;
 
@@ -83,6 +84,7 @@ pub(super) fn error(error: &Error) -> Event {
 /// Maps items to events, up to and including the first error.
 pub(super) fn until_error<T>(
     items: impl Stream<Item = T> + Send + 'static,
+    dialect: Dialect,
     mut step: impl FnMut(T) -> Result<Vec<Event>, Error> + Send + 'static,
 ) -> impl Stream<Item = Event> + Send + 'static {
     let mut failed = false;
@@ -90,7 +92,7 @@ pub(super) fn until_error<T>(
         let made = (!failed).then(|| {
             step(item).unwrap_or_else(|reason| {
                 failed = true;
-                vec![error(&reason)]
+                vec![named(api::event::ERROR, &dialect.error(&reason))]
             })
         });
         std::future::ready(made)

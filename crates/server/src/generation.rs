@@ -57,6 +57,13 @@ impl Stream for Generation {
             }
             Event::Finished(finished) => {
                 self.over = true;
+                // Everything from the first token on that the cache lacks is evaluated again.
+                tracing::debug!(
+                    prompt_tokens = finished.prompt_tokens,
+                    prefix_diverged_at = finished.cached_tokens,
+                    completion_tokens = finished.completion_tokens,
+                    "generation finished"
+                );
                 if finished.completion_tokens > 0 {
                     self.app.metrics.first_token(finished.first_token);
                 }

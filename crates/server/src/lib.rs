@@ -4,20 +4,27 @@
 mod anthropic;
 mod available;
 mod body;
+mod coding;
 mod connections;
+mod dialect;
 mod dialogue;
 mod disconnect;
 mod embeddings;
 mod error;
 mod events;
+mod fields;
 mod generation;
 mod graceful_close;
 mod host;
+mod json_bytes;
+mod keep_alive;
+mod llama_cpp;
 mod load_spec;
 mod metrics;
 mod native;
 mod ollama;
 mod openai;
+mod origin;
 mod page;
 mod params;
 mod prompt;
@@ -54,7 +61,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::available::Available;
 pub use self::connections::{Connections, Listeners, Stop, serve};
-use self::error::{Code, Error};
+use self::error::Error;
 pub use self::load_spec::load_spec;
 use self::metrics::Metrics;
 use self::request_id::RequestId;
@@ -87,6 +94,9 @@ pub struct App {
     arriving: body::Arriving,
     /// Conversations that requests can continue.
     responses: Mutex<response_store::ResponseStore>,
+    /// Names that clients have created.
+    names: ollama::names::Names,
+    keep_alive: keep_alive::KeepAlive,
     /// Limits how many prompts are prepared at a time.
     prompt_permits: Arc<Semaphore>,
     sessions: Sessions,
@@ -123,6 +133,8 @@ impl App {
             searches: Mutex::default(),
             arriving: Arc::default(),
             responses: Mutex::default(),
+            names: ollama::names::Names::default(),
+            keep_alive: keep_alive::KeepAlive::default(),
             prompt_permits: Arc::new(Semaphore::new(prompt::CONCURRENT_PROMPTS)),
             sessions: Sessions::default(),
             runs: run::RunQueue::default(),
@@ -147,6 +159,7 @@ impl App {
     /// Loads the first model. The load continues if the event receiver is dropped. Needs a tokio
     /// runtime.
     pub fn load(&self, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
+        self.keep_alive.loads(&spec);
         self.residents.first().load(spec)
     }
 
@@ -203,18 +216,36 @@ fn router(app: Arc<App>) -> Router {
         .route(route::COMPLETIONS, post(openai::completions))
         .route(route::CHAT, post(openai::chat))
         .route(route::RESPONSES, post(openai::responses))
+        .route(route::RESPONSE_TOKENS, post(openai::input_tokens))
+        .route(route::RESPONSE, get(openai::response).delete(openai::delete_response))
+        .route(route::RESPONSE_INPUT, get(openai::response_input))
         .route(route::EMBEDDINGS, post(embeddings::openai))
         .route(route::MESSAGES, post(anthropic::messages))
         .route(route::COUNT_TOKENS, post(anthropic::count_tokens))
         .route(route::OLLAMA_GENERATE, post(ollama::generate))
         .route(route::OLLAMA_CHAT, post(ollama::chat))
-        .route(route::OLLAMA_TAGS, get(ollama::tags))
-        .route(route::OLLAMA_SHOW, post(ollama::show))
+        .route(route::OLLAMA_TAGS, get(ollama::models::tags))
+        .route(route::OLLAMA_PS, get(ollama::models::ps))
+        .route(route::OLLAMA_SHOW, post(ollama::models::show))
+        .route(route::OLLAMA_CREATE, post(ollama::models::create))
+        .route(route::OLLAMA_COPY, post(ollama::models::copy))
+        .route(route::OLLAMA_DELETE, delete(ollama::models::delete))
+        .route(route::OLLAMA_PULL, post(ollama::models::pull))
+        .route(route::OLLAMA_PUSH, post(ollama::models::push))
         .route(route::OLLAMA_VERSION, get(ollama::version))
         .route(route::OLLAMA_EMBED, post(embeddings::ollama))
+        .route(route::OLLAMA_EMBEDDINGS, post(embeddings::ollama_single))
         .route(route::TOKENIZE, post(text::tokenize))
         .route(route::DETOKENIZE, post(text::detokenize))
         .route(route::APPLY_TEMPLATE, post(text::apply_template))
+        .route(route::INFILL, post(llama_cpp::infill))
+        .route(route::PROPS, get(llama_cpp::props))
+        .route(route::SLOTS, get(llama_cpp::slots))
+        .route(route::LORA_ADAPTERS, get(llama_cpp::lora_adapters).post(llama_cpp::scale_adapters))
+        .route(route::RERANK[0], post(llama_cpp::rerank))
+        .route(route::RERANK[1], post(llama_cpp::rerank))
+        .route(route::RERANK[2], post(llama_cpp::rerank))
+        .route(route::RERANK[3], post(llama_cpp::rerank))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), observe))
@@ -252,9 +283,9 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());
     let status = response.status();
     app.metrics.answered(method, path, status.as_u16());
-    if let Some(Code(code)) = response.extensions().get() {
+    if let Some(code) = response.extensions().get().map(Error::code) {
         let generates = method == "POST" && route::GENERATING.contains(&path);
-        if generates && (status.is_client_error() || ["no_model", "loading"].contains(code)) {
+        if generates && (status.is_client_error() || ["no_model", "loading"].contains(&code)) {
             app.metrics.refused(code);
         }
     }

@@ -33,6 +33,10 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Heal
         engine::State::Empty | engine::State::Ready(_) if app.residents.is_starting() => {
             unavailable("loading", "additional models are being loaded".into())
         }
+        // The next request loads the model again.
+        engine::State::Empty if app.keep_alive.unloaded().is_some() => {
+            Ok(Json(api::Health { status: "ok".into() }))
+        }
         engine::State::Empty if none_is_first && !additional.is_empty() => {
             Ok(Json(api::Health { status: "ok".into() }))
         }
@@ -167,6 +171,7 @@ fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<
 }
 
 pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {
+    app.keep_alive.forget();
     Json(api::Unloaded { unloaded: app.residents.first().unload().await })
 }
 
@@ -181,6 +186,9 @@ pub(super) async fn unload_one(
         None if is_first => Arc::clone(first),
         None => return Err(params::model_not_found(&app, &name)),
     };
+    if is_first {
+        app.keep_alive.forget();
+    }
     let unloaded = resident.unload().await;
     app.residents.remove(&resident, Duration::from_secs(app.config().shutdown_deadline_s));
     Ok(Json(api::Unloaded { unloaded }))

@@ -16,7 +16,7 @@ use errors::invalid::excerpt;
 use plan::sample::{self, Sampling};
 
 /// Default sampling parameters, the same as llama.cpp's.
-const DEFAULT: Sampling =
+pub(super) const DEFAULT: Sampling =
     Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0, ..Sampling::GREEDY };
 
 /// Maximum number of stop texts in a request.
@@ -30,6 +30,7 @@ pub(super) async fn admit(
     wanted: Option<&str>,
     requests: usize,
 ) -> Result<Admission, Error> {
+    app.keep_alive.restore(app, wanted).await?;
     let resident = app.residents.named(wanted);
     resident.ready(app).await?;
     if let State::Loading(Loading { model, progress }) = resident.engine.snapshot().state {
@@ -141,13 +142,17 @@ pub(super) fn reportable(
     Ok(u32::try_from(left).unwrap_or(u32::MAX))
 }
 
-/// Returns the number of tokens to generate: as requested, else limited by the slot's space and the
-/// reportable tokens.
+/// Returns the requested number of tokens, at most a whole slot.
+pub(super) fn at_most(asked: Option<u32>, context: usize) -> Option<u32> {
+    asked.map(|asked| asked.min(u32::try_from(context).unwrap_or(u32::MAX)))
+}
+
+/// Returns the number of tokens to generate: the requested ones, limited by the slot's space and
+/// the reportable tokens.
 pub(super) fn max_tokens(asked: Option<u32>, prompt: usize, context: usize, most: u32) -> u32 {
-    asked.unwrap_or_else(|| {
-        // Without any space the engine rejects the request with a reason.
-        u32::try_from(context.saturating_sub(prompt).max(1)).unwrap_or(u32::MAX).min(most)
-    })
+    // Without any space the engine rejects the request with a reason.
+    let room = u32::try_from(context.saturating_sub(prompt).max(1)).unwrap_or(u32::MAX);
+    asked.unwrap_or(u32::MAX).min(room).min(most)
 }
 
 pub(super) fn sampling(
@@ -338,6 +343,7 @@ mod tests {
     fn max_tokens_defaults_to_the_rest_of_the_slot() {
         assert_eq!(max_tokens(None, 10, 64, u32::MAX), 54);
         assert_eq!(max_tokens(Some(0), 10, 64, u32::MAX), 0);
+        assert_eq!(max_tokens(Some(1000), 10, 64, u32::MAX), 54);
         assert_eq!(max_tokens(None, 64, 64, u32::MAX), 1);
         assert_eq!(max_tokens(None, 10, 64, 20), 20);
     }

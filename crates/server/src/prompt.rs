@@ -58,6 +58,41 @@ pub(super) async fn tokens(
     task.await?.map_err(|error| Error::value(field, format!("{field}: {error}")))
 }
 
+/// Creates a prompt for the text between two others. The last of `files` that fit into `room` tokens
+/// precede them.
+pub(super) async fn infill(
+    app: &App,
+    served: &Arc<Served>,
+    text: String,
+    suffix: String,
+    files: Vec<String>,
+    room: usize,
+) -> Result<Vec<u32>, Error> {
+    let Some(infill) = served.text.infill else {
+        let message = format!("suffix: {} has no fill-in-the-middle tokens", served.model.id);
+        return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
+            .param("suffix")
+            .hint("load a model that was trained to fill in the middle"));
+    };
+    let begin = served.text.tokenizer.begin();
+    fits("suffix", suffix.len().max(text.len()), served)?;
+    let suffix = tokens(app, served, "suffix", suffix, false, false).await?;
+    let prefix = tokens(app, served, "prompt", text, false, false).await?;
+    let mut ids = infill.prompt(begin, &prefix, &suffix);
+    for file in files.into_iter().rev() {
+        if file.len() > room.saturating_mul(served.text.tokenizer.longest_token()) {
+            break;
+        }
+        let file = tokens(app, served, "input_extra", file, false, false).await?;
+        if ids.len() + file.len() > room {
+            break;
+        }
+        let at = begin.iter().len();
+        ids.splice(at..at, file);
+    }
+    Ok(ids)
+}
+
 /// A prepared conversation.
 pub(super) struct Prepared {
     /// Token ids up to the beginning of the answer.

@@ -13,31 +13,29 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::Error;
-use super::{App, body};
+use super::fields::{Fields, IsNeutral, Treatment};
+use super::{App, body, json_bytes};
 use errors::invalid::excerpt;
 
 /// A request body without unsupported fields.
 pub(super) struct Checked<T>(pub(super) T);
 
-/// The rejected fields of a request type.
-pub(super) trait RejectsFields {
+/// A request type with a table of its fields.
+pub(super) trait HasFields {
     /// A list of lists, so that APIs can share some.
-    const UNSUPPORTED: &'static [&'static [UnsupportedField]];
+    const FIELDS: &'static [&'static [Fields]];
 }
 
-impl<T: DeserializeOwned + RejectsFields> FromRequest<Arc<App>> for Checked<T> {
+impl<T: DeserializeOwned + HasFields> FromRequest<Arc<App>> for Checked<T> {
     type Rejection = Error;
 
     async fn from_request(request: extract::Request, app: &Arc<App>) -> Result<Self, Error> {
         let arrived = body::read(request, app).await?;
         let parsed = body::parse(&arrived)?;
-        refuse(&arrived, T::UNSUPPORTED)?;
+        refuse(&arrived, T::FIELDS)?;
         Ok(Self(parsed))
     }
 }
-
-/// An unsupported field: its name, a test for neutral values, and an alternative to it.
-pub(super) type UnsupportedField = (&'static str, fn(&Value) -> bool, &'static str);
 
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
@@ -52,6 +50,20 @@ pub(super) fn is_empty(value: &Value) -> bool {
 
 pub(super) fn is_one(value: &Value) -> bool {
     value.is_null() || value.as_f64() == Some(1.0)
+}
+
+/// True for numbers that mean no limit.
+pub(super) fn is_unlimited(value: &Value) -> bool {
+    is_empty(value) || value.as_f64().is_some_and(|number| number < 0.0)
+}
+
+pub(super) fn is_disabled(value: &Value) -> bool {
+    is_empty(value) || value == "disabled"
+}
+
+/// True for a choice that forces no call.
+pub(super) fn is_unforced(value: &Value) -> bool {
+    is_empty(value) || value == "none" || value == "auto"
 }
 
 pub(super) fn is_true(value: &Value) -> bool {
@@ -70,23 +82,44 @@ pub(super) fn is_text_only(value: &Value) -> bool {
 const NEUTRAL: usize = 40;
 
 /// Rejects the first unsupported field. `body` is valid JSON.
-fn refuse(body: &[u8], refused: &'static [&'static [UnsupportedField]]) -> Result<(), Error> {
-    let mut json = serde_json::Deserializer::from_slice(body);
-    let Ok(Some((refused, value))) = FirstUnsupported(refused).deserialize(&mut json) else {
+fn refuse(body: &[u8], fields: &'static [&'static [Fields]]) -> Result<(), Error> {
+    let mut json = json_bytes::deserializer(body);
+    let Ok(Some(found)) = FirstUnsupported(fields).deserialize(&mut json) else {
         return Ok(());
     };
-    let (name, _, hint) = refused;
+    let Unsupported { name, value, hint } = found;
     let message = format!("{name}: is {}, which is not supported", excerpt(value));
     Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
-        .param(*name)
-        .hint(*hint))
+        .param(name)
+        .hint(hint))
 }
 
-/// Finds the first unsupported field of an object, with its value as written.
-struct FirstUnsupported(&'static [&'static [UnsupportedField]]);
+/// An unsupported field with its value as written, and an alternative to it.
+struct Unsupported<'de> {
+    name: &'static str,
+    value: &'de str,
+    hint: &'static str,
+}
+
+/// Finds the first unsupported field of an object.
+struct FirstUnsupported(&'static [&'static [Fields]]);
+
+impl FirstUnsupported {
+    /// Returns the table's name of a field that may be refused, the test for neutral values, and
+    /// the alternative.
+    fn refused(&self, key: &str) -> Option<(&'static str, IsNeutral, &'static str)> {
+        self.0.iter().copied().flatten().find_map(|(names, treatment)| {
+            let name = names.iter().find(|name| **name == key)?;
+            match treatment {
+                Treatment::Refused(is_neutral, hint) => Some((*name, *is_neutral, *hint)),
+                Treatment::Used | Treatment::Ignored => None,
+            }
+        })
+    }
+}
 
 impl<'de> DeserializeSeed<'de> for FirstUnsupported {
-    type Value = Option<(&'static UnsupportedField, &'de str)>;
+    type Value = Option<Unsupported<'de>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
@@ -94,7 +127,7 @@ impl<'de> DeserializeSeed<'de> for FirstUnsupported {
 }
 
 impl<'de> Visitor<'de> for FirstUnsupported {
-    type Value = Option<(&'static UnsupportedField, &'de str)>;
+    type Value = Option<Unsupported<'de>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -103,17 +136,16 @@ impl<'de> Visitor<'de> for FirstUnsupported {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            let mut all = self.0.iter().copied().flatten();
-            let Some(refused) = all.find(|refused| refused.0 == key) else {
+            let Some((name, is_neutral, hint)) = self.refused(&key) else {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             };
             let value = map.next_value::<&RawValue>()?.get();
             // Neutral values are short.
             let neutral = value.len() <= NEUTRAL
-                && serde_json::from_str(value).is_ok_and(|value| refused.1(&value));
+                && serde_json::from_str(value).is_ok_and(|value| is_neutral(&value));
             if found.is_none() && !neutral {
-                found = Some((refused, value));
+                found = Some(Unsupported { name, value, hint });
             }
         }
         Ok(found)
@@ -125,17 +157,16 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const UNSUPPORTED: [UnsupportedField; 4] = [
-        ("best_of", is_one, "leave it out"),
-        ("suffix", is_empty, "leave it out"),
-        ("response_format", is_text_format, "leave it out"),
-        ("modalities", is_text_only, "leave it out"),
+    const FIELDS: &[Fields] = &[
+        (&["user"], Treatment::Ignored),
+        (&["best_of"], Treatment::Refused(is_one, "leave it out")),
+        (&["suffix"], Treatment::Refused(is_empty, "leave it out")),
+        (&["response_format"], Treatment::Refused(is_text_format, "leave it out")),
+        (&["modalities"], Treatment::Refused(is_text_only, "leave it out")),
     ];
 
     fn refused(body: &Value) -> Option<String> {
-        refuse(body.to_string().as_bytes(), &[&UNSUPPORTED])
-            .err()
-            .and_then(|e| e.body().error.param)
+        refuse(body.to_string().as_bytes(), &[FIELDS]).err().and_then(|e| e.body().error.param)
     }
 
     #[test]

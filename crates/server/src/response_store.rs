@@ -1,14 +1,42 @@
-//! Stored conversations that later requests continue with `previous_response_id`. Keeps the latest
-//! ones in memory while the daemon runs.
+//! Stored responses, which later requests continue with `previous_response_id` and whose items they
+//! name. Keeps the latest ones in memory while the daemon runs.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use model::tokenizer::Message;
 
-/// Conversations by the id of their last answer, oldest first.
+/// A response with its request.
+#[derive(Debug)]
+pub(super) struct Stored {
+    /// Conversation with the answer, without instructions.
+    pub(super) conversation: Vec<Message>,
+    /// The response as it was sent.
+    pub(super) body: String,
+    pub(super) input: Vec<Arc<api::Item>>,
+    /// Items of the answer.
+    pub(super) output: Vec<Arc<api::Item>>,
+}
+
+impl Stored {
+    fn items(&self) -> impl Iterator<Item = &Arc<api::Item>> {
+        self.input.iter().chain(&self.output)
+    }
+
+    /// Approximate size in bytes.
+    fn size(&self) -> usize {
+        let json =
+            |item: &Arc<api::Item>| serde_json::to_string(&**item).map_or(0, |json| json.len());
+        let items = self.items().map(|item| 2 * size_of::<api::Item>() + json(item));
+        self.conversation.iter().map(size).chain(items).sum::<usize>() + self.body.len()
+    }
+}
+
+/// Responses by id, oldest first, and their items.
 #[derive(Debug, Default)]
 pub(super) struct ResponseStore {
-    conversations: VecDeque<(String, Vec<Message>, usize)>,
+    responses: VecDeque<(String, Arc<Stored>, usize)>,
+    items: HashMap<String, Arc<api::Item>>,
     bytes: usize,
 }
 
@@ -16,17 +44,47 @@ impl ResponseStore {
     pub(super) const ANSWERS: usize = 1024;
     pub(super) const BYTES: usize = 64 << 20;
 
-    pub(super) fn get(&self, id: &str) -> Option<Vec<Message>> {
-        self.conversations.iter().find(|(stored, ..)| stored == id).map(|(_, list, _)| list.clone())
+    pub(super) fn get(&self, id: &str) -> Option<Arc<Stored>> {
+        let found = self.responses.iter().find(|(stored, ..)| stored == id);
+        found.map(|(_, stored, _)| Arc::clone(stored))
     }
 
-    pub(super) fn put(&mut self, id: String, conversation: Vec<Message>) {
-        let bytes = conversation.iter().map(size).sum();
+    /// Returns an item of a stored response, or of its request.
+    pub(super) fn item(&self, id: &str) -> Option<Arc<api::Item>> {
+        self.items.get(id).cloned()
+    }
+
+    pub(super) fn put(&mut self, id: String, stored: Stored) {
+        let bytes = stored.size();
         self.bytes += bytes;
-        self.conversations.push_back((id, conversation, bytes));
-        while self.bytes > Self::BYTES || self.conversations.len() > Self::ANSWERS {
-            let Some((.., bytes)) = self.conversations.pop_front() else { break };
-            self.bytes -= bytes;
+        for item in stored.items() {
+            if let Some(id) = &item.id {
+                self.items.insert(id.clone(), Arc::clone(item));
+            }
+        }
+        self.responses.push_back((id, Arc::new(stored), bytes));
+        while self.bytes > Self::BYTES || self.responses.len() > Self::ANSWERS {
+            let Some(oldest) = self.responses.pop_front() else { break };
+            self.forget(&oldest);
+        }
+    }
+
+    /// Returns true if the response was stored.
+    pub(super) fn delete(&mut self, id: &str) -> bool {
+        let at = self.responses.iter().position(|(stored, ..)| stored == id);
+        let Some(removed) = at.and_then(|at| self.responses.remove(at)) else { return false };
+        self.forget(&removed);
+        true
+    }
+
+    fn forget(&mut self, (_, stored, bytes): &(String, Arc<Stored>, usize)) {
+        self.bytes -= bytes;
+        for item in stored.items() {
+            let Some(id) = &item.id else { continue };
+            // A later response may have an item of that id.
+            if self.items.get(id).is_some_and(|kept| Arc::ptr_eq(kept, item)) {
+                self.items.remove(id);
+            }
         }
     }
 }
@@ -43,20 +101,39 @@ fn size(message: &Message) -> usize {
 mod tests {
     use super::*;
 
-    #[test]
-    fn oldest_conversations_are_evicted_first() {
-        let mut store = ResponseStore::default();
-        let conversation = |text: &str| vec![Message::new("user", text)];
-        for at in 0..ResponseStore::ANSWERS + 1 {
-            store.put(at.to_string(), conversation("x"));
+    fn stored(text: &str, item: &str) -> Stored {
+        let conversation = vec![Message::new("user", text)];
+        let item = api::Item { id: Some(item.into()), ..api::Item::default() };
+        Stored {
+            conversation,
+            body: String::new(),
+            input: Vec::new(),
+            output: vec![Arc::new(item)],
         }
-        assert_eq!((store.get("0"), store.get("1").is_some()), (None, true));
-        store.put(
-            "large".into(),
-            conversation(&"x".repeat(ResponseStore::BYTES - 2 * size_of::<Message>())),
-        );
+    }
+
+    #[test]
+    fn oldest_responses_are_evicted_first_with_their_items() {
+        let mut store = ResponseStore::default();
+        for at in 0..ResponseStore::ANSWERS + 1 {
+            store.put(at.to_string(), stored("x", &format!("item {at}")));
+        }
+        assert!(store.get("0").is_none() && store.get("1").is_some());
+        assert!(store.item("item 0").is_none() && store.item("item 1").is_some());
+        assert!(store.delete("1") && !store.delete("1") && store.item("item 1").is_none());
+        store.put("large".into(), stored(&"x".repeat(ResponseStore::BYTES - 4096), "large"));
         assert!(store.get("large").is_some() && store.get("2").is_none());
-        store.put("too large".into(), conversation(&"x".repeat(ResponseStore::BYTES + 1)));
-        assert!(store.get("too large").is_none() && store.bytes == 0);
+        store.put("too large".into(), stored(&"x".repeat(ResponseStore::BYTES + 1), "too large"));
+        assert!(store.get("too large").is_none());
+        assert!(store.bytes == 0 && store.items.is_empty());
+    }
+
+    #[test]
+    fn an_item_of_two_responses_stays_with_the_later_one() {
+        let mut store = ResponseStore::default();
+        store.put("a".into(), stored("x", "item"));
+        store.put("b".into(), stored("x", "item"));
+        assert!(store.delete("a") && store.item("item").is_some());
+        assert!(store.delete("b") && store.item("item").is_none());
     }
 }

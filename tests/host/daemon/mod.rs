@@ -1,12 +1,17 @@
 //! The daemon as a program, on a socket of its own.
 
 mod adapters;
+mod agents;
 mod bench;
+mod bodies;
 mod clients;
 mod dialects;
+mod items;
 mod limits;
 mod loads;
 mod mixed;
+mod ollama;
+mod origins;
 mod page;
 mod reliability;
 mod response_store;
@@ -334,7 +339,7 @@ fn invalid_requests_get_the_reason() {
         (json!({"prompt": "a", "temperature": "hot"}), json!("temperature")),
         (json!({"prompt": "a", "logprobs": 21}), json!("logprobs")),
         (json!({"prompt": "a", "stop": ""}), json!("stop")),
-        (json!({"prompt": "a", "max_tokens": -3}), json!("max_tokens")),
+        (json!({"prompt": "a", "max_tokens": 1.5}), json!("max_tokens")),
     ] {
         let answer = daemon.post(COMPLETIONS, &body);
         assert_eq!(answer.json()["error"]["param"], param, "{body}: {}", answer.body);
@@ -345,7 +350,7 @@ fn invalid_requests_get_the_reason() {
     let tools =
         json!({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]});
     assert_eq!(refused(CHAT, tools), bad("invalid_value"));
-    let long = json!({"prompt": [1, 2, 3], "max_tokens": 300});
+    let long = json!({"prompt": vec![5; 300], "max_tokens": 1});
     assert_eq!(refused(COMPLETIONS, long), bad("context_length_exceeded"));
     let other = json!({"prompt": "a", "model": "gpt-7"});
     assert_eq!(refused(COMPLETIONS, other), (404, "model_not_found".into()));

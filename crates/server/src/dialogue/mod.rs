@@ -2,6 +2,7 @@
 //! has a file that translates to and from these.
 
 mod answer;
+mod plain;
 mod structured_output;
 pub(super) mod tools;
 
@@ -13,11 +14,12 @@ use model::tokenizer::{AnswerParser, Calls, Message, RenderOptions};
 use serde_json::{Map, Value};
 
 pub(super) use self::answer::{End, Gathered, Part, Reason, Update, gather};
+pub(super) use self::plain::PlainPrompt;
 use self::structured_output::StructuredOutput;
-pub(super) use self::tools::{Choice, Tool};
+pub(super) use self::tools::{Choice, Skipped, Tool};
 use super::error::Error;
 use super::{App, generation, params, prompt, tool_format};
-use engine::{Grammar, Request, Served};
+use engine::{Admission, Constraint, Grammar, Request, Served};
 use plan::sample::Sampling;
 
 /// Required format of an answer.
@@ -59,6 +61,8 @@ pub(super) struct Ask {
     pub(super) field: &'static str,
     pub(super) messages: Vec<Message>,
     pub(super) tools: Vec<Tool>,
+    /// Tools of the request that cannot run here.
+    pub(super) skipped: Skipped,
     pub(super) choice: Choice,
     /// Allow several tool calls.
     pub(super) parallel: bool,
@@ -72,9 +76,8 @@ pub(super) struct Ask {
     /// Scales of LoRA adapters, if the request lists any.
     pub(super) lora: Option<Vec<api::Lora>>,
     pub(super) stop: Vec<String>,
+    /// Maximum number of tokens to generate. The slot's space limits it too.
     pub(super) max_tokens: Option<u32>,
-    /// Accept fewer tokens if the slot has no space for all.
-    pub(super) at_most: bool,
     pub(super) ignore_end: bool,
     /// Number of alternatives reported for each token.
     pub(super) logprobs: Option<u8>,
@@ -90,6 +93,16 @@ pub(super) struct Dialogue {
     pub(super) served: Arc<Served>,
     pub(super) prompt_tokens: usize,
     pub(super) updates: Updates,
+}
+
+/// A prompt, ready for the engine.
+struct Encoded<P> {
+    ids: Vec<u32>,
+    constraint: Option<Constraint>,
+    /// Control tokens whose names are part of the text.
+    shown: Vec<u32>,
+    /// Creates the parser of an answer.
+    parser: P,
 }
 
 impl Ask {
@@ -120,6 +133,7 @@ impl Ask {
         }
         if let Choice::Named(name) = &self.choice {
             self.tools.retain(|tool| tool.name == *name);
+            self.parallel = false;
         }
         let mut variables = std::mem::take(&mut self.variables);
         match self.thinking.take() {
@@ -160,11 +174,39 @@ impl Ask {
             let message = format!("{}: is empty; at least one message is needed", self.field);
             return Err(Error::value(self.field, message));
         }
-        let most = params::reportable(self.logprobs, 0, self.max_tokens, self.answers)?;
-        let mut admission = params::admit(app, self.model.as_deref(), self.answers).await?;
+        let admission = params::admit(app, self.model.as_deref(), self.answers).await?;
         let served = Arc::clone(&admission.served);
-        let chat = &served.text.chat;
         self.check(&served, app)?;
+        let (messages, options, structured) = self.conversation();
+        let tools = options.tools.clone();
+        let grammar = move |served: &Served, tail: &str| structured.grammar(served, tail);
+        let prepared =
+            prompt::conversation(app, &served, self.field, messages, options, grammar).await?;
+        let format = served.text.chat.format();
+        let tail = prepared.tail;
+        self.begin(
+            app,
+            admission,
+            Encoded {
+                ids: prepared.ids,
+                constraint: prepared.constraint,
+                shown: served.text.marks.iter().map(|(_, id)| *id).collect(),
+                parser: move || AnswerParser::new(format, &tools, &tail),
+            },
+        )
+    }
+
+    /// Starts the generations for a prompt.
+    fn begin(
+        self,
+        app: &Arc<App>,
+        mut admission: Admission,
+        prompt: Encoded<impl Fn() -> AnswerParser>,
+    ) -> Result<Dialogue, Error> {
+        let served = Arc::clone(&admission.served);
+        let context = served.model.context;
+        let asked = params::at_most(self.max_tokens, context);
+        let most = params::reportable(self.logprobs, 0, asked, self.answers)?;
         let processors = params::logits_processors(
             &self.logits_options,
             self.sampling.temperature,
@@ -172,21 +214,15 @@ impl Ask {
         )?;
         let adapters =
             params::adapters(&served.model, self.model.as_deref(), self.lora.as_deref())?;
-        let (messages, options, structured) = self.conversation();
-        let tools = options.tools.clone();
-        let grammar = move |served: &Served, tail: &str| structured.grammar(served, tail);
-        let prepared =
-            prompt::conversation(app, &served, self.field, messages, options, grammar).await?;
-        let room = served.model.context.saturating_sub(prepared.ids.len()).max(1);
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        let asked = self.max_tokens.map(|asked| if self.at_most { asked.min(room) } else { asked });
+        let Encoded { ids, constraint, shown, parser } = prompt;
+        let prompt_tokens = ids.len();
         let request = Request {
-            max_tokens: params::max_tokens(asked, prepared.ids.len(), served.model.context, most),
-            prompt: prepared.ids,
+            max_tokens: params::max_tokens(asked, prompt_tokens, context, most),
+            prompt: ids,
             sampling: self.sampling,
             processors,
-            constraint: prepared.constraint,
-            shown: served.text.marks.iter().map(|(_, id)| *id).collect(),
+            constraint,
+            shown,
             stop: self.stop,
             ignore_end: self.ignore_end,
             logprobs: self.logprobs,
@@ -194,8 +230,6 @@ impl Ask {
             adapters,
             embed: false,
         };
-        let prompt_tokens = request.prompt.len();
-        let parser = || AnswerParser::new(chat.format(), &tools, &prepared.tail);
         let mut answers: Vec<_> =
             (0..self.answers).map(|_| answer::Answer::new(parser(), self.parallel)).collect();
         let requests = (0..self.answers as u64).map(|at| {
@@ -210,7 +244,8 @@ impl Ask {
         Ok(Dialogue { served, prompt_tokens, updates: Box::pin(updates) })
     }
 
-    /// Rejects settings that the model's chat template does not support.
+    /// Rejects settings that would change the answer and that the model's chat template does not
+    /// support. Wishes for reasoning are none of them: clients express them to every model.
     fn check(&self, served: &Served, app: &App) -> Result<(), Error> {
         let chat = &served.text.chat;
         let unsupported = |param: &str, message: String| {
@@ -242,16 +277,10 @@ impl Ask {
             return Err(Error::value("tool_choice", message));
         }
         let Some((field, thinking)) = &self.thinking else { return Ok(()) };
-        let can = match thinking {
-            Thinking::On => chat.format().can_think(),
-            Thinking::Effort(_) => chat.reads("reasoning_effort") || chat.reads("enable_thinking"),
-            Thinking::Off { must } => {
-                !must || !chat.format().can_think() || chat.reads("enable_thinking")
-            }
-        };
-        if !can {
+        let must_not_think = *thinking == Thinking::Off { must: true };
+        if must_not_think && chat.format().can_think() && !chat.reads("enable_thinking") {
             let message =
-                format!("{field}: the chat template of {} does not support it", served.model.id);
+                format!("{field}: the reasoning of {} cannot be disabled", served.model.id);
             return unsupported(field, message);
         }
         Ok(())

@@ -203,7 +203,7 @@ impl Lark<'_> {
 
     fn object(&mut self, tool: &Tool, key: &str) -> String {
         let head = format!("{{\"name\": {}, \"{key}\": ", literal(&tool.name));
-        let arguments = self.json(tool.parameters.clone());
+        let arguments = self.json(tool.arguments());
         format!("{} {arguments} \"}}\"", literal(&head))
     }
 
@@ -215,7 +215,7 @@ impl Lark<'_> {
             true => format!("{} /[a-zA-Z0-9]{{9}}/", self.mark("[CALL_ID]")),
             false => String::new(),
         };
-        let (args, arguments) = (self.mark("[ARGS]"), self.json(tool.parameters.clone()));
+        let (args, arguments) = (self.mark("[ARGS]"), self.json(tool.arguments()));
         format!("{} {id} {args} {arguments}", literal(&tool.name))
     }
 
@@ -236,7 +236,7 @@ impl Lark<'_> {
         let [channel, constrain, message] =
             ["<|channel|>", "<|constrain|>", "<|message|>"].map(|mark| self.mark(mark));
         let head = literal(&format!("commentary to=functions.{} ", tool.name));
-        let arguments = self.json(tool.parameters.clone());
+        let arguments = self.json(tool.arguments());
         format!("{channel} {head} {constrain} \"json\" {message} {arguments}")
     }
 

@@ -1,8 +1,11 @@
 //! Tool definitions of requests, in the common form for templates and grammars.
 
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use crate::error::Error;
+use crate::json_bytes;
 use errors::invalid::excerpt;
 
 /// Maximum number of tools in a request.
@@ -28,6 +31,39 @@ impl Tool {
         })
     }
 
+    /// Returns the schema of the arguments in a grammar: an object, and without properties that the
+    /// tool does not name, unless its schema mentions others.
+    pub(super) fn arguments(&self) -> Value {
+        const MENTION_OTHERS: [&str; 12] = [
+            "$ref",
+            "additionalProperties",
+            "allOf",
+            "anyOf",
+            "dependentSchemas",
+            "if",
+            "maxProperties",
+            "minProperties",
+            "oneOf",
+            "patternProperties",
+            "propertyNames",
+            "unevaluatedProperties",
+        ];
+        let Value::Object(mut schema) = self.parameters.clone() else { return Value::Null };
+        if !schema.contains_key("$ref") {
+            schema.entry("type").or_insert_with(|| "object".into());
+        }
+        let named = |name: &Value| {
+            let properties = schema.get("properties").and_then(Value::as_object);
+            name.as_str().is_some_and(|name| properties.is_some_and(|all| all.contains_key(name)))
+        };
+        let required = schema.get("required").and_then(Value::as_array);
+        let names_all = required.is_none_or(|required| required.iter().all(named));
+        if names_all && !MENTION_OTHERS.iter().any(|key| schema.contains_key(*key)) {
+            schema.insert("additionalProperties".into(), false.into());
+        }
+        schema.into()
+    }
+
     /// Checks a tool's fields. `place` is its path in the request.
     pub(crate) fn new(
         place: &str,
@@ -43,6 +79,7 @@ impl Tool {
             );
             return Err(Error::value(format!("{place}.name"), message));
         }
+        let parameters = parameters.filter(|schema| !schema.is_null());
         let parameters = parameters.unwrap_or_else(|| Value::Object(Map::new()));
         let Value::Object(mut parameters) = parameters else {
             let message = format!("{place}.parameters: is not a JSON schema of an object");
@@ -54,6 +91,37 @@ impl Tool {
         }
         let description = description.unwrap_or_default();
         Ok(Self { name, description, parameters: Value::Object(parameters) })
+    }
+}
+
+/// Header of an answer that names the skipped tools.
+const SKIPPED: HeaderName = HeaderName::from_static("x-orind-skipped-tools");
+/// Maximum number of skipped tools that are named.
+const NAMED: usize = 32;
+
+/// Tools of a request that cannot run here, such as a web search.
+#[derive(Debug, Default)]
+pub(crate) struct Skipped(Vec<String>);
+
+impl Skipped {
+    pub(crate) fn add(&mut self, name: &str) {
+        let plain = |c: &char| c.is_ascii_alphanumeric() || "_-.:".contains(*c);
+        if self.0.len() < NAMED {
+            self.0.push(name.chars().filter(plain).take(NAME).collect());
+        }
+    }
+
+    /// Names the tools in the log and in a header of the answer.
+    pub(crate) fn report(&self, mut response: Response) -> Response {
+        if self.0.is_empty() {
+            return response;
+        }
+        let names = self.0.join(", ");
+        tracing::info!(tools = names, "skipped tools that cannot run here");
+        if let Ok(value) = HeaderValue::from_str(&names) {
+            response.headers_mut().insert(SKIPPED, value);
+        }
+        response
     }
 }
 
@@ -100,5 +168,41 @@ pub(crate) fn arguments(text: &str) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());
     }
-    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+    json_bytes::value(text).unwrap_or_else(|| text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_have_no_properties_that_the_schema_does_not_mention() {
+        let arguments = |parameters: Value| {
+            Tool::new("tools[0]", "f".into(), None, Some(parameters)).unwrap().arguments()
+        };
+        let none = json!({"type": "object", "properties": {}, "additionalProperties": false});
+        for absent in [Value::Null, json!({}), json!({"type": "object", "properties": {}})] {
+            assert_eq!(arguments(absent), none);
+        }
+        let closed = arguments(json!({"properties": {"a": {}}, "required": ["a"]}));
+        assert_eq!(
+            (&closed["type"], &closed["additionalProperties"]),
+            (&json!("object"), &json!(false))
+        );
+        for open in [
+            json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            json!({"type": "object", "required": ["a"]}),
+            json!({"$ref": "#/$defs/a"}),
+        ] {
+            assert_eq!(arguments(open.clone()), open);
+        }
+    }
+
+    #[test]
+    fn skipped_tools_are_named_in_plain_letters() {
+        let mut skipped = Skipped::default();
+        skipped.add("web_search\r\n: x");
+        let response = skipped.report(Response::default());
+        assert_eq!(response.headers()[SKIPPED], "web_search:x");
+    }
 }

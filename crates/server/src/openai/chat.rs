@@ -11,32 +11,16 @@ use model::tokenizer::{Call, Message};
 use serde_json::Value;
 
 use super::{add_usage, finish_reason, head, logprobs, timings};
-use crate::dialogue::{Ask, Choice, Dialogue, Part, Thinking, Tool, Update, gather, tools};
-use crate::error::Error;
-use crate::rejections::{
-    Checked, RejectsFields, UnsupportedField, is_empty, is_text_only, is_true,
+use crate::dialect::Dialect;
+use crate::dialogue::{
+    Ask, Choice, Dialogue, Part, Skipped, Thinking, Tool, Update, gather, tools,
 };
+use crate::error::Error;
+use crate::rejections::Checked;
 use crate::{App, events, params};
 use errors::invalid::excerpt;
 
 const ROLE: &str = "assistant";
-
-impl RejectsFields for api::ChatRequest {
-    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[
-        super::UNSUPPORTED,
-        &[
-            ("functions", is_empty, "use `tools`"),
-            ("chat_template", is_empty, "use /v1/completions, which accepts any text"),
-            ("add_generation_prompt", is_true, "use /v1/completions, which accepts any text"),
-            ("continue_final_message", is_empty, "use /v1/completions, which accepts any text"),
-            ("function_call", is_empty, "use `tool_choice`"),
-            ("modalities", is_text_only, "only text is possible"),
-            ("audio", is_empty, "only text is possible"),
-            ("prediction", is_empty, "leave it out"),
-            ("web_search_options", is_empty, "provide a search tool"),
-        ],
-    ];
-}
 
 pub(crate) async fn chat(
     State(app): State<Arc<App>>,
@@ -45,7 +29,8 @@ pub(crate) async fn chat(
     let streamed = request.stream.unwrap_or(false);
     let include_usage = request.stream_options.is_some_and(|o| o.include_usage);
     let wants_logprobs = request.logprobs.unwrap_or(false);
-    let ask = ask(request)?;
+    let mut ask = ask(request)?;
+    let skipped = std::mem::take(&mut ask.skipped);
     let answers = ask.answers;
     let Dialogue { served, updates, .. } = ask.start(&app).await?;
     let head = |object| head("chatcmpl", object, served.model.id.clone());
@@ -60,9 +45,10 @@ pub(crate) async fn chat(
         let mut stream = Streaming { head, wants_logprobs, usage, left: answers };
         // Sends the roles first, so that a waiting client knows that the request was accepted.
         let first: Vec<_> = (0..answers).map(|index| stream.first(index)).collect();
-        let parts =
-            events::until_error(updates, move |(index, update)| stream.parts(index, update?));
-        return Ok(events::answer(stream::iter(first).chain(parts)));
+        let parts = events::until_error(updates, Dialect::OpenAi, move |(index, update)| {
+            stream.parts(index, update?)
+        });
+        return Ok(skipped.report(events::answer(stream::iter(first).chain(parts))));
     }
 
     let mut usage = api::Usage::default();
@@ -98,7 +84,7 @@ pub(crate) async fn chat(
         });
     }
     let answer = api::Chat { head: head("chat.completion"), choices, usage, timings: times };
-    Ok(Json(answer).into_response())
+    Ok(skipped.report(Json(answer).into_response()))
 }
 
 /// Translates a request into an [`Ask`].
@@ -113,12 +99,15 @@ pub(crate) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
     )?;
     let logits_options = request.logits_options();
     let (grammar, schema) = (request.grammar.take(), request.json_schema.take());
+    let (mut tools, skipped) = tool_list(request.tools.unwrap_or_default())?;
+    let choice = choice(request.tool_choice, &mut tools)?;
     Ok(Ask {
         model: request.model,
         field: "messages",
         messages: messages(request.messages)?,
-        tools: tool_list(request.tools.unwrap_or_default())?,
-        choice: choice(request.tool_choice)?,
+        tools,
+        skipped,
+        choice,
         parallel: request.parallel_tool_calls.unwrap_or(true),
         form: super::form(grammar, schema, request.response_format)?,
         thinking: request.reasoning_effort.map(|effort| ("reasoning_effort", thinking(effort))),
@@ -128,7 +117,6 @@ pub(crate) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
         lora: request.lora,
         stop: params::stops(request.stop)?,
         max_tokens: request.max_completion_tokens.or(request.max_tokens),
-        at_most: false,
         ignore_end: request.ignore_eos.unwrap_or(false),
         logprobs,
         answers: params::answers(request.n)?,
@@ -153,32 +141,47 @@ fn alternatives(request: &api::ChatRequest) -> Result<Option<u8>, Error> {
     wanted.then(|| params::alternatives("top_logprobs", number)).transpose()
 }
 
-pub(crate) fn tool_list(list: Vec<api::ChatTool>) -> Result<Vec<Tool>, Error> {
-    let tool = |(at, tool): (usize, api::ChatTool)| {
-        if tool.kind != "function" {
-            let param = format!("tools[{at}].type");
-            let message =
-                format!("{param}: is `{}`; only `function` is possible", excerpt(&tool.kind));
-            return Err(Error::value(param, message));
+/// Returns the functions, and the tools of other types, which cannot run here.
+pub(crate) fn tool_list(list: Vec<api::ChatTool>) -> Result<(Vec<Tool>, Skipped), Error> {
+    let (mut tools, mut skipped) = (Vec::new(), Skipped::default());
+    for (at, tool) in list.into_iter().enumerate() {
+        if let Some(kind) = tool.kind.filter(|kind| kind != "function") {
+            skipped.add(&kind);
+            continue;
         }
-        let api::Function { name, description, parameters } = tool.function;
-        Tool::new(&format!("tools[{at}].function"), name, description, parameters)
-    };
-    let list: Vec<Tool> = list.into_iter().enumerate().map(tool).collect::<Result<_, _>>()?;
-    tools::check(&list)?;
-    Ok(list)
+        let place = format!("tools[{at}].function");
+        let Some(api::Function { name, description, parameters }) = tool.function else {
+            return Err(Error::value(place.as_str(), format!("{place}: is missing")));
+        };
+        tools.push(Tool::new(&place, name, description, parameters)?);
+    }
+    tools::check(&tools)?;
+    Ok((tools, skipped))
 }
 
-/// Parses `auto`, `none`, `required`, or `{"type": "function", "function": {"name": ..}}`. The
-/// Responses route sends the latter without the inner object.
-pub(super) fn choice(asked: Option<Value>) -> Result<Choice, Error> {
+/// Parses `auto`, `none`, `required`, a function, or `allowed_tools`, which removes all others. The
+/// Responses route sends the objects without an inner object.
+pub(super) fn choice(asked: Option<Value>, tools: &mut Vec<Tool>) -> Result<Choice, Error> {
     let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(Choice::Auto) };
-    let function = asked.get("function").unwrap_or(&asked);
-    match (asked.as_str(), function.get("name").and_then(Value::as_str)) {
+    let inner = |key| asked.get(key).filter(|inner| inner.is_object()).unwrap_or(&asked);
+    let name = |tool: &Value| {
+        let function = tool.get("function").unwrap_or(tool);
+        function.get("name").and_then(Value::as_str).map(str::to_owned)
+    };
+    if asked.get("type").is_some_and(|kind| kind == "allowed_tools") {
+        let allowed = inner("allowed_tools");
+        let list = allowed.get("tools").and_then(Value::as_array);
+        let names: Vec<String> = list.into_iter().flatten().filter_map(name).collect();
+        tools.retain(|tool| names.contains(&tool.name));
+        let required = allowed.get("mode").is_some_and(|mode| mode == "required");
+        return Ok(if required { Choice::Required } else { Choice::Auto });
+    }
+    match (asked.as_str(), name(inner("custom"))) {
         (Some("auto"), _) => Ok(Choice::Auto),
         (Some("none"), _) => Ok(Choice::None),
-        (Some("required"), _) => Ok(Choice::Required),
-        (None, Some(name)) => Ok(Choice::Named(name.to_owned())),
+        // `any` is what Mistral calls it.
+        (Some("required" | "any"), _) => Ok(Choice::Required),
+        (None, Some(name)) => Ok(Choice::Named(name)),
         _ => {
             let message = format!(
                 "tool_choice: is {}; allowed are auto, none, required, and a function by its name",
@@ -211,11 +214,7 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
     let calls = message.tool_calls.unwrap_or_default();
     let content = match message.content {
         Some(content) => text(&format!("messages[{at}].content"), content)?,
-        None if role == "assistant"
-            && (!calls.is_empty() || message.reasoning_content.is_some()) =>
-        {
-            String::new()
-        }
+        None if role == "assistant" => String::new(),
         None => {
             let param = format!("messages[{at}].content");
             return Err(Error::value(param.as_str(), format!("{param}: is missing")));
@@ -414,7 +413,8 @@ mod tests {
 
     #[test]
     fn tool_choices_are_parsed() {
-        let read = |asked: Value| choice(Some(asked)).map_err(|e| e.body().error.param);
+        let read =
+            |asked: Value| choice(Some(asked), &mut Vec::new()).map_err(|e| e.body().error.param);
         assert_eq!(read("required".into()), Ok(Choice::Required));
         let named = serde_json::json!({"type": "function", "function": {"name": "f"}});
         assert_eq!(read(named), Ok(Choice::Named("f".into())));
@@ -422,5 +422,11 @@ mod tests {
         assert_eq!(read(named), Ok(Choice::Named("f".into())));
         assert_eq!(read(Value::Null), Ok(Choice::Auto));
         assert_eq!(read(7.into()), Err(Some("tool_choice".into())));
+        let tool = |name: &str| Tool::new("", name.into(), None, None).unwrap();
+        let mut tools = vec![tool("f"), tool("g")];
+        let allowed = serde_json::json!({"type": "allowed_tools", "allowed_tools":
+            {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]}});
+        assert_eq!(choice(Some(allowed), &mut tools).unwrap(), Choice::Required);
+        assert_eq!(tools, [tool("g")]);
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::sse;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::ready;
@@ -15,23 +14,13 @@ use super::logprobs::{self, Offset};
 use super::{add_usage, finish_reason, head, timings};
 use crate::dialogue::{Form, Reason};
 use crate::error::Error;
-use crate::rejections::{Checked, RejectsFields, UnsupportedField, is_empty, is_text_format};
+use crate::rejections::Checked;
 use crate::{App, events, generation, params, prompt};
 use engine::{Event, Finished, LogitsProcessors, Request, Scales, Served, Text, TokenLogprobs};
 use plan::sample::Sampling;
 
 /// Maximum number of prompts, or answers to them, in a request.
 const PROMPTS: usize = 64;
-
-impl RejectsFields for api::CompletionRequest {
-    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[
-        super::UNSUPPORTED,
-        &[
-            ("tools", is_empty, "use /v1/chat/completions"),
-            ("response_format", is_text_format, "use `json_schema`, or /v1/chat/completions"),
-        ],
-    ];
-}
 
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
@@ -80,7 +69,8 @@ pub(crate) async fn completions(
     }
     let echoed =
         if template.prompt_logprobs { prompts.iter().map(|p| p.ids.len() * each).sum() } else { 0 };
-    let most = params::reportable(alternatives, echoed, request.max_tokens, count)?;
+    let asked = params::at_most(request.max_tokens, served.model.context);
+    let most = params::reportable(alternatives, echoed, asked, count)?;
 
     let mut choices = Vec::with_capacity(count);
     let mut requests = Vec::with_capacity(count);
@@ -183,32 +173,18 @@ async fn tokenise(
     };
     let made = match suffix {
         None => prompt::encode(app, served, "prompt", texts, Specials::Parse).await?,
-        Some(suffix) => between(app, served, texts, suffix).await?,
+        Some(suffix) => {
+            let mut made = Vec::with_capacity(texts.len());
+            for text in texts {
+                let room = served.model.context;
+                let (before, suffix) = (text.clone(), suffix.clone());
+                let ids = prompt::infill(app, served, before, suffix, Vec::new(), room).await?;
+                made.push((text, ids));
+            }
+            made
+        }
     };
     Ok(made.into_iter().map(|(text, ids)| Prompt { ids, given: Some(text) }).collect())
-}
-
-/// Creates fill-in-the-middle prompts from each text and a suffix.
-async fn between(
-    app: &App,
-    served: &Arc<Served>,
-    texts: Vec<String>,
-    suffix: String,
-) -> Result<Vec<(String, Vec<u32>)>, Error> {
-    let Some(infill) = served.text.infill else {
-        let message = format!("suffix: {} has no fill-in-the-middle tokens", served.model.id);
-        return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
-            .param("suffix")
-            .hint("load a model that was trained to fill in the middle"));
-    };
-    let begin = served.text.tokenizer.begin();
-    let suffix = prompt::tokens(app, served, "suffix", suffix, false, false).await?;
-    let mut all = Vec::with_capacity(texts.len());
-    for text in texts {
-        let prefix = prompt::tokens(app, served, "prompt", text.clone(), false, false).await?;
-        all.push((text, infill.prompt(begin, &prefix, &suffix)));
-    }
-    Ok(all)
 }
 
 /// Returns the number of requested answers; rejects too many.

@@ -15,11 +15,13 @@ use serde_json::Value;
 
 pub(super) use chat::{ask, chat, tool_list};
 pub(super) use completions::completions;
-pub(super) use responses::responses;
+pub(super) use responses::{
+    delete as delete_response, get as response, input_items as response_input, input_tokens,
+    responses,
+};
 
 use super::dialogue::{Form, Reason};
 use super::error::Error;
-use super::rejections::{UnsupportedField, is_empty, is_one};
 use super::residents::{self, Resident};
 use super::{App, params};
 use engine::{Finished, Grammar};
@@ -107,44 +109,19 @@ fn timings(finished: &Finished) -> api::Timings {
     }
 }
 
-const SCHEMA: &str = "use response_format, or json_schema and grammar";
-
-/// Rejected fields of both generating routes: OpenAI's, and extensions of other servers.
-const UNSUPPORTED: &[UnsupportedField] = &[
-    ("best_of", is_one, "send `n` with `logprobs` and choose"),
-    ("use_beam_search", is_empty, "leave it out"),
-    ("min_tokens", is_empty, "leave it out"),
-    ("stop_token_ids", is_empty, "use `stop` with the token's text"),
-    ("n_predict", is_empty, "use max_tokens"),
-    ("samplers", is_empty, "docs/api.md lists their order"),
-    ("top_n_sigma", is_empty, "leave it out"),
-    ("top_a", is_empty, "use min_p"),
-    ("tfs_z", is_one, "use min_p"),
-    ("length_penalty", is_one, "leave it out"),
-    ("bad_words", is_empty, "use logit_bias"),
-    ("allowed_token_ids", is_empty, "use logit_bias"),
-    ("guided_json", is_empty, SCHEMA),
-    ("guided_regex", is_empty, SCHEMA),
-    ("guided_choice", is_empty, SCHEMA),
-    ("guided_grammar", is_empty, SCHEMA),
-    ("structured_outputs", is_empty, SCHEMA),
-    ("prompt_logprobs", is_empty, "use /v1/completions with `echo` and `logprobs`"),
-    ("include_stop_str_in_output", is_empty, "leave it out"),
-];
-
 /// Returns the required format of an answer.
-fn form(
+pub(super) fn form(
     grammar: Option<String>,
     json_schema: Option<Value>,
     format: Option<api::ResponseFormat>,
 ) -> Result<Form, Error> {
     let format = match format {
         None => Form::Text,
-        Some(format) => match (&*format.kind, format.json_schema) {
+        Some(mut format) => match (&*std::mem::take(&mut format.kind), format.schema()) {
             ("text", _) => Form::Text,
-            ("json_object", _) => Form::json(),
-            ("json_schema", Some(api::JsonSchema { schema: Some(schema) })) => Form::schema(schema),
-            ("json_schema", _) => {
+            ("json_object" | "json_schema", Some(schema)) => Form::schema(schema),
+            ("json_object", None) => Form::json(),
+            ("json_schema", None) => {
                 let field = "response_format.json_schema.schema";
                 return Err(Error::value(field, format!("{field}: is missing")));
             }

@@ -139,7 +139,7 @@ def refused(kind, code, **changes):
 refused(openai.NotFoundError, "model_not_found", model="gpt-7")
 refused(openai.BadRequestError, "unsupported_parameter", best_of=2)
 refused(openai.BadRequestError, "invalid_value", temperature=9)
-refused(openai.BadRequestError, "context_length_exceeded", max_tokens=100000)
+refused(openai.BadRequestError, "context_length_exceeded", prompt=[5] * 600)
 try:
     client.embeddings.create(model=model, input="a")
 except openai.BadRequestError as error:
