@@ -125,7 +125,7 @@ pub struct Cancellation(Mutex<Cancelled>);
 #[derive(Default)]
 struct Cancelled {
     cancelled: bool,
-    /// Of the network that runs.
+    /// Canceller of the running network.
     running: Option<Canceller>,
 }
 
