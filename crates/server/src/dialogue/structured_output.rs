@@ -203,7 +203,7 @@ impl Lark<'_> {
 
     fn object(&mut self, tool: &Tool, key: &str) -> String {
         let head = format!("{{\"name\": {}, \"{key}\": ", literal(&tool.name));
-        let arguments = self.json(tool.parameters.clone());
+        let arguments = self.json(closed(&tool.parameters));
         format!("{} {arguments} \"}}\"", literal(&head))
     }
 
@@ -215,7 +215,7 @@ impl Lark<'_> {
             true => format!("{} /[a-zA-Z0-9]{{9}}/", self.mark("[CALL_ID]")),
             false => String::new(),
         };
-        let (args, arguments) = (self.mark("[ARGS]"), self.json(tool.parameters.clone()));
+        let (args, arguments) = (self.mark("[ARGS]"), self.json(closed(&tool.parameters)));
         format!("{} {id} {args} {arguments}", literal(&tool.name))
     }
 
@@ -224,7 +224,7 @@ impl Lark<'_> {
         let [begin, separator, end] =
             ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"]
                 .map(|mark| self.mark(mark));
-        let arguments = self.json(tool.parameters.clone());
+        let arguments = self.json(closed(&tool.parameters));
         if self.text.chat.reads("```json") {
             let head = literal(&format!("{}\n```json\n", tool.name));
             return format!("{begin} \"function\" {separator} {head} {arguments} \"\\n```\" {end}");
@@ -236,7 +236,7 @@ impl Lark<'_> {
         let [channel, constrain, message] =
             ["<|channel|>", "<|constrain|>", "<|message|>"].map(|mark| self.mark(mark));
         let head = literal(&format!("commentary to=functions.{} ", tool.name));
-        let arguments = self.json(tool.parameters.clone());
+        let arguments = self.json(closed(&tool.parameters));
         format!("{channel} {head} {constrain} \"json\" {message} {arguments}")
     }
 
@@ -271,6 +271,34 @@ impl Lark<'_> {
     }
 }
 
+/// Returns the schema of a function's arguments without arguments that it does not list, unless the
+/// schema itself says something about them.
+fn closed(parameters: &Value) -> Value {
+    const SAYS: [&str; 9] = [
+        "additionalProperties",
+        "unevaluatedProperties",
+        "patternProperties",
+        "propertyNames",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "$ref",
+        "if",
+    ];
+    let listed = |name: &Value| {
+        name.as_str().is_some_and(|name| parameters["properties"].get(name).is_some())
+    };
+    let required = parameters.get("required").and_then(Value::as_array);
+    let mut closed = parameters.clone();
+    if let Value::Object(map) = &mut closed
+        && required.is_none_or(|names| names.iter().all(listed))
+        && !SAYS.iter().any(|key| map.contains_key(*key))
+    {
+        map.insert("additionalProperties".into(), false.into());
+    }
+    closed
+}
+
 /// Returns a subschema with the definitions that it may refer to.
 fn within(part: &Value, whole: &Value) -> Value {
     let mut part = part.clone();
@@ -282,4 +310,24 @@ fn within(part: &Value, whole: &Value) -> Value {
         }
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closed;
+    use serde_json::json;
+
+    #[test]
+    fn functions_take_no_arguments_that_they_do_not_list() {
+        let none = json!({"type": "object", "properties": {}});
+        assert_eq!(closed(&none)["additionalProperties"], false);
+        for open in [
+            json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            json!({"type": "object", "patternProperties": {"^a": {}}}),
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {}}}),
+            json!({"type": "object", "required": ["unlisted"]}),
+        ] {
+            assert_eq!(closed(&open), open);
+        }
+    }
 }
