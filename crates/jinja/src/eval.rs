@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::args::{Args, int, needed};
 use crate::ast::{Arguments, Comparison, Expression, Postfix};
-use crate::meter::{Fault, Result, fail};
+use crate::meter::{Fault, Result, check_depth, fail};
 use crate::methods;
 use crate::objects::{Function, Object};
 use crate::ops;
@@ -361,6 +361,9 @@ impl Run<'_> {
                 pairs.extend(named);
                 if name == "dict" {
                     return self.meter.dict(pairs);
+                }
+                for (_, value) in &pairs {
+                    check_depth(value.depth())?;
                 }
                 let field = |(key, value): (Value, Value)| Some((key.as_str()?.into(), value));
                 let fields = pairs.into_iter().filter_map(field).collect();

@@ -400,7 +400,7 @@ impl Spec {
                 let spec = Self { align: self.align.or(Some('<')), ..Self::copy(self) };
                 spec.pad(out, "", self.cut(&text.text))
             }
-            (None, Value::Bool(_)) | (None, Value::None | Value::List(_) | Value::Dict(_)) => {
+            (None, Value::Bool(_) | Value::None | Value::List(_) | Value::Dict(_)) => {
                 let text = print::text(out.meter, value)?.into_owned();
                 let spec = Self { align: self.align.or(Some('<')), ..Self::copy(self) };
                 spec.pad(out, "", &text)

@@ -2,8 +2,8 @@
 //! trimmed blocks, loop controls and `{% generation %}`.
 //!
 //! Templates are untrusted. A run is bounded in time, in the memory of its values, in its output, and in the depth
-//! of calls and values. Lists, dictionaries and texts are immutable; namespaces live in the run and are referred to
-//! by number, so no value contains itself.
+//! of calls and values. Lists, dictionaries and texts are immutable, and no value may contain a
+//! namespace, so none contains itself.
 
 mod args;
 mod ast;

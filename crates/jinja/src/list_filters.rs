@@ -228,7 +228,7 @@ impl Run<'_> {
         for (folded, key, item) in rows {
             match groups.last_mut() {
                 Some((last, _, items)) if ops::equal(self.meter, last, &folded)? => {
-                    items.push(item)
+                    items.push(item);
                 }
                 _ => groups.push((folded, key, vec![item])),
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::Limits;
-use crate::value::{Dict, List, ListKind, Text, Value};
+use crate::value::{Dict, List, ListKind, OBJECT_DEPTH, Text, Value};
 
 /// Units of work between two readings of the clock.
 const STRIDE: usize = 4096;
@@ -46,6 +46,15 @@ pub(crate) type Result<T> = std::result::Result<T, Fault>;
 /// A failure with a message.
 pub(crate) fn fail<T>(message: impl Into<String>) -> Result<T> {
     Err(Fault::Message(message.into()))
+}
+
+/// Fails if values may not be nested this deeply.
+pub(crate) fn check_depth(depth: usize) -> Result<()> {
+    match depth {
+        0..=VALUE_DEPTH => Ok(()),
+        OBJECT_DEPTH.. => fail("a namespace cannot be part of another value"),
+        _ => fail("a value is nested too deeply"),
+    }
 }
 
 #[derive(Debug)]
@@ -118,9 +127,7 @@ impl<'a> Meter<'a> {
         self.work(1 + items.len())?;
         self.room(List::bytes(items.len()))?;
         let list = List::new(items, kind);
-        if list.depth > VALUE_DEPTH {
-            return fail("a value is nested too deeply");
-        }
+        check_depth(list.depth)?;
         Ok(Value::List(Arc::new(list)))
     }
 
@@ -128,9 +135,7 @@ impl<'a> Meter<'a> {
         self.work(1 + pairs.len())?;
         self.room(Dict::bytes(pairs.len()))?;
         let dict = Dict::new(pairs);
-        if dict.depth > VALUE_DEPTH {
-            return fail("a value is nested too deeply");
-        }
+        check_depth(dict.depth)?;
         Ok(Value::Dict(Arc::new(dict)))
     }
 

@@ -412,12 +412,9 @@ fn partition(meter: &Meter<'_>, receiver: &str, name: &str, args: Args) -> Resul
         return fail("empty separator");
     }
     let parts = if name == "partition" {
-        receiver.split_once(separator).map(|(a, b)| [a, separator, b]).unwrap_or([receiver, "", ""])
+        receiver.split_once(separator).map_or([receiver, "", ""], |(a, b)| [a, separator, b])
     } else {
-        receiver
-            .rsplit_once(separator)
-            .map(|(a, b)| [a, separator, b])
-            .unwrap_or(["", "", receiver])
+        receiver.rsplit_once(separator).map_or(["", "", receiver], |(a, b)| [a, separator, b])
     };
     meter.tuple(parts.into_iter().map(|part| meter.text(part)).collect::<Result<_>>()?)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::Clock;
 use crate::args::Args;
 use crate::ast::{Body, ForLoop, Macro, Name, Statement, StatementKind, Target};
-use crate::meter::{Fault, Meter, Result, charge, discharge, fail};
+use crate::meter::{Fault, Meter, Result, charge, check_depth, discharge, fail};
 use crate::objects::{Function, Loop, LoopRun, MacroValue, Object};
 use crate::ops;
 use crate::print;
@@ -142,6 +142,7 @@ impl<'a> Run<'a> {
         match target {
             Target::Name(name) => self.assign(name, value),
             Target::Attribute(name, attribute) => {
+                check_depth(value.depth())?;
                 let object = match self.variable(name) {
                     Some(Value::Object(at)) => self.objects.get_mut(at),
                     _ => None,

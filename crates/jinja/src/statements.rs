@@ -243,7 +243,7 @@ impl Parser {
             if !pairs.is_empty() {
                 self.expect_operator(",")?;
             }
-            let target = self.deeper(|parser| parser.target_name())?;
+            let target = self.target_name()?;
             self.expect_operator("=")?;
             pairs.push((target, self.expression()?));
         }

@@ -23,6 +23,9 @@ pub enum Value {
     Loop(Arc<Loop>),
 }
 
+/// Depth of an object, beyond what any value may contain.
+pub(crate) const OBJECT_DEPTH: usize = 1_000_000;
+
 /// Name of a value that does not exist.
 #[derive(Debug)]
 pub struct Missing {
@@ -217,6 +220,8 @@ impl Value {
             Self::Dict(dict) => dict.depth,
             Self::Function(function) => function.depth(),
             Self::Loop(state) => state.depth_of_values(),
+            // No value may contain an object, so that none contains itself.
+            Self::Object(_) => OBJECT_DEPTH,
             _ => 0,
         }
     }

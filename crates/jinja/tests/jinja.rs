@@ -1,5 +1,7 @@
 //! Templates compared with transformers' environment (`tests/data/templates/expressions.py`), and the limits of a run.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -70,6 +72,12 @@ fn hostile_templates_end_with_an_error() {
         deep,
         forever,
         "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns|string|length }}",
+        "{% set a = namespace() %}{% set b = namespace() %}{% set a.x = b %}{% set b.x = a %}{{ a == b }}",
+        "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x|join('')|length }}",
+        "{% set ns = namespace() %}{% set ns.x = {'a': ns} %}",
+        "{% set a = namespace() %}{% set b = namespace(x=a) %}",
+        "{% set c = cycler(1) %}{% set ns = namespace() %}{% set ns.x = (c,) %}",
         "{{ 'x' * 10**12 }}",
         "{{ [1] * 10**12 }}",
         "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
@@ -94,8 +102,6 @@ fn hostile_templates_end_with_an_error() {
         assert!(rendered.is_err(), "{source} {rendered:?}");
         assert!(start.elapsed() < Duration::from_secs(20), "{source} {:?}", start.elapsed());
     }
-    let itself = "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x }}{{ ns.x == [ns] }}{{ ns.x ~ ns }}";
-    assert!(render(itself, &Json::Null, limits).is_ok());
 }
 
 #[test]

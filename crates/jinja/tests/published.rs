@@ -1,5 +1,7 @@
 //! Published chat templates with conversations, compared with transformers (`tests/data/templates/published.py`).
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 

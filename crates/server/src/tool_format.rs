@@ -34,3 +34,25 @@ pub(super) fn put(format: Option<&'static str>, headers: &mut HeaderMap) {
         headers.insert(HEADER, HeaderValue::from_static(format));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_has_the_format_that_it_reported() {
+        let request = async {
+            report(Calls::Generic);
+            1
+        };
+        let (answer, format) = observe(request).await;
+        assert_eq!((answer, format), (1, Some("generic")));
+        let mut headers = HeaderMap::new();
+        put(format, &mut headers);
+        assert_eq!(headers[HEADER], "generic");
+        let ((), format) = observe(async {}).await;
+        assert_eq!(format, None);
+        // Outside of a request.
+        report(Calls::Hermes);
+    }
+}

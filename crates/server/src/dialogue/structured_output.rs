@@ -224,7 +224,7 @@ impl Lark<'_> {
         let [begin, separator, end] =
             ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"]
                 .map(|mark| self.mark(mark));
-        let arguments = self.json(tool.parameters.clone());
+        let arguments = self.json(tool.arguments());
         if self.text.chat.reads("```json") {
             let head = literal(&format!("{}\n```json\n", tool.name));
             return format!("{begin} \"function\" {separator} {head} {arguments} \"\\n```\" {end}");

@@ -5,14 +5,16 @@ use crate::tokenizer::vocabulary::Vocabulary;
 const LLAMA3: &str = include_str!("llama3.jinja");
 const CHATML: &str = include_str!("chatml.jinja");
 const GEMMA: &str = include_str!("gemma.jinja");
+const GEMMA4: &str = include_str!("gemma4.jinja");
 const WORLD: &str = include_str!("world.jinja");
 /// Name in RWKV's files in place of a template; llama.cpp has the template by that name (`llama-chat.cpp`).
 const WORLD_NAME: &str = "rwkv-world";
 
 /// Built-in formats, each with the tokens that show it.
-const SHOWN: [(&str, &[&str], &str); 3] = [
+const SHOWN: [(&str, &[&str], &str); 4] = [
     ("Gemma", &["<start_of_turn>", "<end_of_turn>"], GEMMA),
-    ("Llama 3", &["<|start_header_id|>", "<|end_header_id|>"], LLAMA3),
+    ("Gemma 4", &["<|turn>", "<turn|>"], GEMMA4),
+    ("Llama 3", &["<|start_header_id|>"], LLAMA3),
     ("ChatML", &["<|im_start|>", "<|im_end|>"], CHATML),
 ];
 

@@ -148,7 +148,7 @@ fn types(schema: &Json) -> Vec<&str> {
             options
                 .into_iter()
                 .flatten()
-                .flat_map(|option| option.get("type").and_then(Json::as_str)),
+                .filter_map(|option| option.get("type").and_then(Json::as_str)),
         );
     }
     let choices = schema.get("enum").and_then(Json::as_array);
