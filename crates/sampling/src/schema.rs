@@ -281,7 +281,7 @@ fn is_idle(key: &str, value: &mut Value) -> bool {
             *value == json!({})
         }
         "unevaluatedItems" | "unevaluatedProperties" => is_any(value),
-        // Fields that other servers and clients add.
+        // Extensions of other servers and clients.
         _ => key.starts_with("x-") && key != "x-guidance",
     }
 }

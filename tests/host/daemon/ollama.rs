@@ -114,7 +114,7 @@ fn names_have_a_system_prompt_and_options() {
     assert_eq!(delete(&daemon, "poet").status, 404);
     assert_eq!(ask("bard", None)["prompt_eval_count"], rhymed["prompt_eval_count"]);
 
-    // Impossible operations are refused with the reason.
+    // Unsupported operations are refused with the reason.
     assert_eq!(delete(&daemon, MODEL).status, 400);
     for (path, body, status) in [
         ("/api/pull", json!({"model": "qwen3:8b"}), 400),
