@@ -18,7 +18,7 @@ let
     key:
     {
       # Not `types.path`: a literal path would be copied into the store, and models are large.
-      path = lib.types.strMatching "/.+" // {
+      path = lib.types.strMatching "/.*" // {
         description = "absolute path, as a string";
       };
       optional_path = lib.types.strMatching "(/.+)?" // {
@@ -31,6 +31,7 @@ let
         description = "permissions in octal digits";
       };
       string = lib.types.str;
+      bool = lib.types.bool;
       list = lib.types.listOf lib.types.str;
       tables = lib.types.listOf (lib.types.attrsOf lib.types.anything);
       enum = lib.types.enum (key.values or [ ]);

@@ -29,6 +29,7 @@ enum Kind {
     Address,
     Mode,
     String,
+    Bool,
     /// A list of strings.
     List,
     /// Tables; the daemon checks their keys.
@@ -111,6 +112,9 @@ fn types_accept_the_same_values_as_the_daemon() {
                 assert!(takes(&key, "0777") && takes(&key, "7"), "{key}");
                 assert!(!takes(&key, "0888") && !takes(&key, 0o660), "{key}");
             }
+            Kind::Bool => {
+                assert!(takes(&key, true) && takes(&key, false) && !takes(&key, 1), "{key}");
+            }
             Kind::String => assert!(!takes(&key, 1) && !takes(&key, true), "{key}"),
             Kind::List => {
                 let values = match &*key {
@@ -177,6 +181,7 @@ fn keys_marked_for_reload_need_no_restart() {
             Kind::Address => "127.0.0.1:1".into(),
             Kind::Mode => "0600".into(),
             Kind::String => "debug".into(),
+            Kind::Bool => (default != Value::from(true)).into(),
             Kind::List => vec!["another"].into(),
             Kind::Tables => {
                 let keys = ["name", of(&key)].map(|key| (key.to_owned(), Value::from("another")));

@@ -170,6 +170,8 @@ fn unusable_models_are_refused_in_one_line() {
 fn the_daemon_runs_networks() {
     let dir = TempDir::new().unwrap();
     let [model, _] = files(&dir, "test_softmax_axis_1");
+    // A network is prepared for the next request only if a change of its file would be seen.
+    std::thread::sleep(std::time::Duration::from_millis(150));
     let daemon = Daemon::launch("threads = 1");
     let x: Vec<f32> = (0..60).map(|i| i as f32 / 60.0).collect();
     let bytes: Vec<u8> = x.iter().flat_map(|value| value.to_le_bytes()).collect();

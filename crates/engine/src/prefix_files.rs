@@ -492,6 +492,8 @@ fn write(path: &Path, name: &Name, block: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     const BYTES: usize = 1000;

@@ -576,7 +576,7 @@ fn expressions_print_as_in_python() {
         ("'a,b'.split(',') | join('|')", "a|b"),
         ("messages | map(attribute='role') | join('/')", "system/user/assistant/user"),
         ("messages | selectattr('role', 'equalto', 'user') | list | length", "2"),
-        ("messages[-1].content[:2]", "By"),
+        ("messages[-1].role[:2]", "us"),
         ("messages[0].get('name', '-')", "-"),
         ("'%s-%d' | format('a', 3)", "a-3"),
         ("'role' in messages[0]", "True"),

@@ -90,10 +90,8 @@ impl Task {
             let _turn = (pool.threads() > 1).then(|| STEP_LOCK.lock());
             // SAFETY: the caller's contract.
             let run = || unsafe {
-                let program = &self.program;
-                execute_and_record_tokens(
-                    isa, memory, pool, sampling, program, step, canceller, None,
-                )
+                let run = Run { program: &self.program, canceller, clock: None };
+                execute_and_record_tokens(isa, memory, pool, sampling, &run, step)
             };
             match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(true) => {}
@@ -146,6 +144,15 @@ unsafe fn write_mailbox(program: &Program, write: &Write<'_>) {
     }
 }
 
+/// Execution of a program.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    program: &'a Program,
+    canceller: &'a Canceller,
+    /// Nanoseconds of each kernel call, to add to.
+    clock: Option<&'a [AtomicU64]>,
+}
+
 /// Executes step `step` of a plan, and copies its tokens to the ring. Returns false if it was cancelled.
 ///
 /// # Safety
@@ -156,18 +163,16 @@ unsafe fn execute_and_record_tokens(
     memory: &Memory,
     pool: &mut Pool,
     sampling: &SamplingScratch,
-    program: &Program,
+    run: &Run<'_>,
     step: u64,
-    canceller: &Canceller,
-    clock: Option<&[AtomicU64]>,
 ) -> bool {
     // SAFETY: the caller's contract; every position of the ring has space for a step's tokens.
     unsafe {
-        if !execute_step(isa, memory, pool, sampling, program, canceller, clock) {
+        if !execute_step(isa, memory, pool, sampling, run) {
             return false;
         }
-        if let Some((ids, rows)) = program.sampled {
-            let buffers = &program.buffers;
+        if let Some((ids, rows)) = run.program.sampled {
+            let buffers = &run.program.buffers;
             let ring = buffers.at(buffers.buffers().ring_at(step)).cast::<i32>();
             ring.copy_from_nonoverlapping(ids, rows);
         }
@@ -450,8 +455,8 @@ impl Instance for CpuInstance {
         // SAFETY: nothing is running, and `&mut self` excludes other access to the buffers and the memory.
         unsafe {
             let never = Canceller::default();
-            let clock = Some(&*clock);
-            execute_and_record_tokens(isa, memory, pool, sampling, program, step, &never, clock);
+            let run = Run { program, canceller: &never, clock: Some(&clock) };
+            execute_and_record_tokens(isa, memory, pool, sampling, &run, step);
         };
         let mut timings = Vec::with_capacity(clock.len());
         let mut from = 0;
@@ -625,7 +630,7 @@ fn run(
     }
 }
 
-/// Executes a program once. Adds the nanoseconds of each kernel call, barrier included, to `clock`. Returns false if it
+/// Executes a program once. Adds the nanoseconds of each kernel call, barrier included, to the clock. Returns false if it
 /// was cancelled.
 ///
 /// # Safety
@@ -636,10 +641,9 @@ unsafe fn execute_step(
     memory: &Memory,
     pool: &mut Pool,
     sampling: &SamplingScratch,
-    program: &Program,
-    canceller: &Canceller,
-    clock: Option<&[AtomicU64]>,
+    run: &Run<'_>,
 ) -> bool {
+    let Run { program, canceller, clock } = *run;
     // Index of the last call. The first thread writes it before the barrier of that call, so all threads leave there.
     let last = AtomicUsize::new(usize::MAX);
     // SAFETY: the caller's contract.

@@ -2,7 +2,7 @@
 
 use crate::{Class, DType, Op, Scalar, Window};
 
-/// Most elements of a tensor: kernels count them in 32 bits.
+/// Most elements that a step computes: kernels count them in 32 bits.
 pub const MAX_ELEMENTS: usize = i32::MAX as usize;
 
 /// Most nodes of a graph.
@@ -166,8 +166,10 @@ impl Graph {
 
     pub(super) fn push(&mut self, kind: Kind, shape: Vec<usize>, dtype: DType) -> Tensor {
         if self.exceeded.is_none() {
+            // Weights, states and views may be larger: nothing is allocated for them here.
+            let most = if matches!(kind, Kind::Compute(_)) { MAX_ELEMENTS } else { usize::MAX / 8 };
             let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
-            if count.is_none_or(|count| count > MAX_ELEMENTS) {
+            if count.is_none_or(|count| count > most) {
                 self.exceeded = Some(Error::TooManyElements { shape: shape.clone() });
             } else if self.nodes.len() >= MAX_NODES {
                 self.exceeded = Some(Error::TooManyNodes);
