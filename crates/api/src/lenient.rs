@@ -160,7 +160,8 @@ mod tests {
 
     fn chat(fields: Value) -> Result<ChatRequest, String> {
         let mut request = json!({"messages": []});
-        request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let Value::Object(fields) = fields else { panic!("{fields}") };
+        request.as_object_mut().unwrap().extend(fields);
         serde_json::from_value(request).map_err(|error| error.to_string())
     }
 

@@ -2,8 +2,8 @@
 
 use crate::{Class, DType, Op, Scalar, Window};
 
-/// Most elements that a step computes: kernels count them in 32 bits.
-pub const MAX_ELEMENTS: usize = i32::MAX as usize;
+/// Most elements that a step computes. Devices may have lower limits.
+pub const MAX_ELEMENTS: usize = u32::MAX as usize;
 
 /// Most nodes of a graph.
 pub const MAX_NODES: usize = 1 << 20;
