@@ -15,6 +15,9 @@ use crate::error::{NodeResult, invalid};
 /// Largest integer up to which `f32` is exact; integer weights are uploaded as `f32`.
 const EXACT: f64 = 16_777_216.0;
 
+/// Most elements that a step computes.
+const MOST: usize = u32::MAX as usize;
+
 /// Value of a name: known to the host, or computed on the device.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
@@ -81,7 +84,7 @@ pub(crate) struct Import {
 
 impl Import {
     pub(crate) fn new() -> Self {
-        Self { g: Graph::new(), weights: Vec::new(), uploaded: HashMap::new() }
+        Self { g: Graph::limited(MOST), weights: Vec::new(), uploaded: HashMap::new() }
     }
 
     /// Adds a weight to the graph.

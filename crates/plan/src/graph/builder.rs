@@ -2,8 +2,8 @@
 
 use crate::{Class, DType, Op, Scalar, Window};
 
-/// Most elements that a step computes. Devices may have lower limits.
-pub const MAX_ELEMENTS: usize = u32::MAX as usize;
+/// Most elements of any tensor: their bytes can be counted.
+const COUNTABLE: usize = usize::MAX / 8;
 
 /// Most nodes of a graph.
 pub const MAX_NODES: usize = 1 << 20;
@@ -31,8 +31,8 @@ pub enum Error {
     Gradient { op: String, reason: &'static str },
     #[error("{class:?} `{name}` is declared twice, with different shapes or types")]
     Redeclared { class: Class, name: String },
-    #[error("a tensor of shape {shape:?} has more than {MAX_ELEMENTS} elements")]
-    TooManyElements { shape: Vec<usize> },
+    #[error("a tensor of shape {shape:?} has more than {most} elements")]
+    TooManyElements { shape: Vec<usize>, most: usize },
     #[error("the graph has more than {MAX_NODES} nodes")]
     TooManyNodes,
     /// The lowered plan is invalid: a bug in a definition.
@@ -116,12 +116,20 @@ pub struct Graph {
     pub(super) outputs: Vec<(String, Tensor)>,
     /// First violation of a size limit. Sizes may come from a file, so they are checked before anything is allocated.
     exceeded: Option<Error>,
+    /// Most elements that a step may compute, if limited.
+    most: Option<usize>,
 }
 
 impl Graph {
     #[must_use]
     pub fn new() -> Self {
         Self { labels: vec![String::new()], ..Self::default() }
+    }
+
+    /// A graph whose steps may compute at most `most` elements each.
+    #[must_use]
+    pub fn limited(most: usize) -> Self {
+        Self { most: Some(most), ..Self::new() }
     }
 
     /// Labels the following operations with a place in the model.
@@ -166,11 +174,11 @@ impl Graph {
 
     pub(super) fn push(&mut self, kind: Kind, shape: Vec<usize>, dtype: DType) -> Tensor {
         if self.exceeded.is_none() {
-            // Weights, states and views may be larger: nothing is allocated for them here.
-            let most = if matches!(kind, Kind::Compute(_)) { MAX_ELEMENTS } else { usize::MAX / 8 };
+            // Weights, states and views may be larger: a step allocates nothing for them.
+            let most = self.most.filter(|_| matches!(kind, Kind::Compute(_))).unwrap_or(COUNTABLE);
             let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
             if count.is_none_or(|count| count > most) {
-                self.exceeded = Some(Error::TooManyElements { shape: shape.clone() });
+                self.exceeded = Some(Error::TooManyElements { shape: shape.clone(), most });
             } else if self.nodes.len() >= MAX_NODES {
                 self.exceeded = Some(Error::TooManyNodes);
             }

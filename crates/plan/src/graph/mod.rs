@@ -12,8 +12,7 @@ mod primitive;
 mod recurrent;
 
 pub use builder::{
-    Caches, Error, Experts, Graph, MAX_ELEMENTS, MAX_NODES, Norm, Recurrence, Result, Rows,
-    SampleInputs, Tensor,
+    Caches, Error, Experts, Graph, MAX_NODES, Norm, Recurrence, Result, Rows, SampleInputs, Tensor,
 };
 pub use mixture::MixtureWeights;
 pub use recurrent::{DeltaGates, DeltaOperands};
