@@ -94,7 +94,7 @@ impl ChatTemplate {
     /// is too long or does not parse fails when it renders, so that the model still completes texts.
     ///
     /// # Errors
-    /// Those of a vocabulary that contradicts itself.
+    /// Errors of a vocabulary that contradicts itself.
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, Error> {
         let (source, origin) = origin::template(vocabulary);
         let (kinds, _) = special::classify(vocabulary)?;
