@@ -63,7 +63,7 @@ enum Priority {
     /// Like any other program.
     #[default]
     Normal,
-    /// Scheduled as often as possible; waiting polls memory and does not sleep.
+    /// Scheduled before other contexts; waiting polls memory and does not sleep.
     High,
 }
 
