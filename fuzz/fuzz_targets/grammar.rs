@@ -2,22 +2,22 @@
 //! rejected with a reason, without panics.
 //!
 //! The first byte selects the notation. Run with `cargo +nightly fuzz run grammar --
-//! -rss_limit_mb=512 -timeout=1`. `crates/sampling/src/constraint.rs` also replays the corpus.
+//! -rss_limit_mb=512 -timeout=1`. `crates/grammar/src/constraint.rs` also replays the corpus.
 
 #![no_main]
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use model::gguf::Gguf;
 use model::tokenizer::{Tokenizer, Vocabulary};
-use sampling::{Grammar, Grammars};
+use grammar::{Compiler, Grammar};
 
-static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| {
+static GRAMMARS: LazyLock<Compiler> = LazyLock::new(|| {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/tiny-llama-Q8_0.gguf");
     let gguf = Gguf::open(file).expect("the file is there");
     let vocabulary = Vocabulary::from_metadata(gguf.metadata()).expect("it has a vocabulary");
-    Grammars::new(Arc::new(Tokenizer::new(vocabulary).expect("that makes a tokeniser")))
+    Compiler::new(&Tokenizer::new(vocabulary).expect("that makes a tokeniser")).expect("it has an end")
 });
 
 fuzz_target!(|data: &[u8]| {

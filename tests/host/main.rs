@@ -20,6 +20,7 @@ mod engine;
 mod fingerprint;
 mod first_contact;
 mod gate;
+mod grammar_limits;
 mod graph;
 mod install;
 mod invariance;

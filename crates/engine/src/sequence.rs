@@ -353,13 +353,6 @@ impl Sequence {
         self.sampler.as_ref()?.dead_end(logits).map(GenerateError::Constraint)
     }
 
-    /// Computes the next grammar mask while the device is busy.
-    pub(super) fn look_ahead(&mut self) {
-        if let Some(sampler) = &mut self.sampler {
-            sampler.look_ahead();
-        }
-    }
-
     /// Returns the next token: the device's, or one that the host samples.
     ///
     /// # Errors

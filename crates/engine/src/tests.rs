@@ -1,6 +1,7 @@
 //! Engine tests from the device's point of view: the order of submissions and waits.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -531,6 +532,8 @@ fn penalised() -> LogitsProcessors {
     }
 }
 
+static GOES_ON: AtomicBool = AtomicBool::new(false);
+
 /// The device applies biases, penalties, grammars and min-p: the host reads no logits, and steps run ahead
 /// unless a token depends on the one before it. A dynamic temperature forces the host to sample the same
 /// answers.
@@ -539,7 +542,7 @@ fn the_device_applies_logit_edits() {
     let engine = Watched::new(4);
     let constraint = engine.handle.exclusive("compile", |runner| {
         let grammar = Grammar::Regex("[a-z]{3,9}( [a-z0-9]{2,5})*".into());
-        runner.text().grammars.compile(&grammar).unwrap()
+        runner.text().grammars.compile(&grammar, &GOES_ON).unwrap()
     });
     let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
     let temperature = 1.3;
@@ -606,7 +609,7 @@ fn masks_are_computed_during_the_step() {
         let engine = Watched::new(slots);
         let constraint = engine.handle.exclusive("compile", |runner| {
             assert_eq!(runner.vocabulary(), VOCABULARY);
-            runner.text().grammars.compile(&Grammar::Regex("[a-z]{90}".into())).unwrap()
+            runner.text().grammars.compile(&Grammar::Regex("[a-z]{90}".into()), &GOES_ON).unwrap()
         });
         let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
         engine.calls();
@@ -677,7 +680,7 @@ fn a_paused_nextn_layer_is_in_no_plan() {
 fn a_grammar_without_a_token_differs_from_logits_that_are_not_finite() {
     let engine = Watched::new(1);
     let constraint = engine.handle.exclusive("compile", |runner| {
-        runner.text().grammars.compile(&Grammar::Regex("[ab]{9}".into())).unwrap()
+        runner.text().grammars.compile(&Grammar::Regex("[ab]{9}".into()), &GOES_ON).unwrap()
     });
     let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
     engine.ask(request(prompt(1, 4), 2));

@@ -17,17 +17,14 @@
 //!
 //! Reported log-probabilities are those before step 1.
 
-mod constraint;
 mod dry;
 mod edits;
-mod gbnf;
 mod ranking;
 mod sampler;
-mod schema;
 mod settings;
 mod softmax;
 mod truncation;
 
-pub use constraint::{Constraint, Grammar, Grammars};
+pub use grammar::{Constraint, Grammar, Grammars};
 pub use sampler::Sampler;
 pub use settings::{Dry, DynamicTemperature, LogitsProcessors, Mirostat, Xtc};

@@ -2,7 +2,8 @@
 
 use plan::sample::{self, Adjustment, Candidate, EDITS, NOT_FINITE, Sampling};
 
-use crate::constraint::Constraint;
+use grammar::Constraint;
+
 use crate::edits::Edits;
 use crate::softmax::Softmax;
 use crate::truncation::Truncation;
@@ -114,13 +115,6 @@ impl Sampler {
             self.truncation.sampled(self.processors.mirostat, id, &self.logits);
         }
         Ok(id)
-    }
-
-    /// Computes the next grammar mask early, unless the device has it already.
-    pub fn look_ahead(&mut self) {
-        if let Some(constraint) = self.constraint.as_mut().filter(|_| !self.on_device) {
-            constraint.look_ahead();
-        }
     }
 
     /// Appends a token to the answer. True if the constraint allows nothing behind it.

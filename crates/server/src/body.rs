@@ -172,6 +172,7 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
         let message = format!("the body: is nested deeper than {limit} levels, the limit");
         Error::new(StatusCode::BAD_REQUEST, "invalid_value", message)
     })?;
+    app.json_memory.reserve(&json).await?;
     Ok(json)
 }
 

@@ -17,6 +17,7 @@ mod generation;
 mod graceful_close;
 mod host;
 mod json_bytes;
+mod json_memory;
 mod keep_alive;
 mod llama_cpp;
 mod load_spec;
@@ -28,6 +29,7 @@ mod origin;
 mod page;
 mod params;
 mod prompt;
+mod prompt_queue;
 mod rejections;
 mod request_id;
 mod residents;
@@ -56,7 +58,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use futures_util::FutureExt;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::available::Available;
@@ -97,8 +98,8 @@ pub struct App {
     /// Names that clients have created.
     names: ollama::names::Names,
     keep_alive: keep_alive::KeepAlive,
-    /// Limits how many prompts are prepared at a time.
-    prompt_permits: Arc<Semaphore>,
+    prompts: prompt_queue::PromptQueue,
+    json_memory: json_memory::JsonMemory,
     sessions: Sessions,
     runs: run::RunQueue,
     lanes: Arc<ControlLoops>,
@@ -135,7 +136,8 @@ impl App {
             responses: Mutex::default(),
             names: ollama::names::Names::default(),
             keep_alive: keep_alive::KeepAlive::default(),
-            prompt_permits: Arc::new(Semaphore::new(prompt::CONCURRENT_PROMPTS)),
+            prompts: prompt_queue::PromptQueue::default(),
+            json_memory: json_memory::JsonMemory::default(),
             sessions: Sessions::default(),
             runs: run::RunQueue::default(),
             lanes,
@@ -277,7 +279,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     };
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("other", MatchedPath::as_str);
-    let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
+    let answer = AssertUnwindSafe(json_memory::scope(next.run(request))).catch_unwind();
     let (answer, tool_format) = tool_format::observe(answer).await;
     let mut response =
         answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());

@@ -11,10 +11,6 @@ use super::App;
 use super::error::Error;
 use engine::{Constraint, Grammar, Served};
 
-/// Number of prompts prepared concurrently. Together with the maximum prompt size this bounds
-/// memory; the documentation of tokenizer and template states the memory per byte.
-pub(super) const CONCURRENT_PROMPTS: usize = 2;
-
 /// Tokenizes the texts of a field. Control tokens may be parsed or not. Adds BOS if the model
 /// requires it.
 pub(super) async fn encode(
@@ -27,7 +23,8 @@ pub(super) async fn encode(
     let bytes = texts.iter().map(String::len).max().unwrap_or(0);
     fits(field, bytes, served)?;
     let tokens = served.model.context;
-    let task = run_limited(app, served, move |served, cancelled| {
+    let bytes = texts.iter().map(String::len).sum();
+    let task = run_limited(app, served, bytes, move |served, cancelled| {
         let bounds = Bounds { tokens, cancelled };
         let encode = |text: String| {
             let ids = served.text.tokenizer.encode_within(&text, specials, true, &bounds)?;
@@ -50,7 +47,7 @@ pub(super) async fn tokens(
     control: bool,
     begin: bool,
 ) -> Result<Vec<u32>, Error> {
-    let task = run_limited(app, served, move |served, cancelled| {
+    let task = run_limited(app, served, text.len(), move |served, cancelled| {
         let specials = if control { Specials::Parse } else { Specials::Plain };
         let bounds = Bounds { tokens: usize::MAX, cancelled };
         served.text.tokenizer.encode_within(&text, specials, begin, &bounds)
@@ -117,15 +114,16 @@ pub(super) async fn conversation(
 ) -> Result<Prepared, Error> {
     let tools: usize = options.tools.iter().map(|tool| tool.to_string().len()).sum();
     let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
-    fits(field, bytes.saturating_add(tools), served)?;
+    let bytes = bytes.saturating_add(tools);
+    fits(field, bytes, served)?;
     let tokens = served.model.context;
-    let task = run_limited(app, served, move |served, cancelled| {
+    let task = run_limited(app, served, bytes, move |served, cancelled| {
         let prompt = served.text.chat.render(&messages, &options, cancelled)?;
         let ids = served.text.tokenizer.encode_rendered(&prompt, &Bounds { tokens, cancelled })?;
         let tail = prompt.text().chars().rev().take(TAIL).collect::<Vec<_>>();
         let tail: String = tail.into_iter().rev().collect();
         let grammar = grammar(served, &tail);
-        let constraint = grammar.map(|grammar| served.text.grammars.compile(&grammar));
+        let constraint = grammar.map(|grammar| served.text.grammars.compile(&grammar, cancelled));
         Ok((ids, tail, constraint.transpose()))
     });
     let (ids, tail, constraint) = task.await?.map_err(|error| failed(field, error))?;
@@ -143,7 +141,7 @@ pub(super) async fn text(
 ) -> Result<String, Error> {
     let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
     fits(field, bytes, served)?;
-    let task = run_limited(app, served, move |served, cancelled| {
+    let task = run_limited(app, served, bytes, move |served, cancelled| {
         served.text.chat.render(&messages, &options, cancelled)
     });
     Ok(task.await?.map_err(|error| failed(field, error))?.text().to_owned())
@@ -155,7 +153,9 @@ pub(super) async fn constraint(
     served: &Arc<Served>,
     grammar: Grammar,
 ) -> Result<Constraint, Error> {
-    let task = run_limited(app, served, move |served, _| served.text.grammars.compile(&grammar));
+    let task = run_limited(app, served, 0, move |served, cancelled| {
+        served.text.grammars.compile(&grammar, cancelled)
+    });
     task.await?.map_err(|reason| grammar_failed(&reason))
 }
 
@@ -209,19 +209,20 @@ impl Drop for Client {
     }
 }
 
-/// Runs work on a blocking thread, [`CONCURRENT_PROMPTS`] at a time.
+/// Runs work on a text of `bytes` bytes on a blocking thread, in the order of the queue.
 async fn run_limited<T: Send + 'static>(
     app: &App,
     served: &Arc<Served>,
+    bytes: usize,
     work: impl FnOnce(&Served, &AtomicBool) -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let permit = Arc::clone(&app.prompt_permits).acquire_owned().await;
+    let place = app.prompts.place(bytes).await?;
     let cancelled = Arc::new(AtomicBool::new(false));
     let client = Client(Arc::clone(&cancelled));
     let served = Arc::clone(served);
     let done = tokio::task::spawn_blocking(move || {
-        // The permit is released when the work ends, even if the client has disconnected.
-        let _permit = permit;
+        // The place is free when the work ends, even if the client has disconnected.
+        let _place = place;
         work(&served, &cancelled)
     });
     let done = done.await.map_err(|e| Error::internal(format!("making the prompt failed: {e}")));

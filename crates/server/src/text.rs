@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::body::JsonBody;
@@ -14,7 +15,7 @@ use super::{App, openai, params, prompt};
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
     JsonBody(request): JsonBody<api::TokenizeRequest>,
-) -> Result<Json<Value>, Error> {
+) -> Result<Json<Tokenized>, Error> {
     let served = Arc::clone(&params::admit(&app, request.model.as_deref(), 0).await?.served);
     let ids = prompt::tokens(
         &app,
@@ -26,16 +27,39 @@ pub(super) async fn tokenize(
     )
     .await?;
     if !request.with_pieces.unwrap_or(false) {
-        return Ok(Json(json!({"tokens": ids})));
+        return Ok(Json(Tokenized::Ids { tokens: ids }));
     }
-    let piece = |id: &u32| {
-        let Some(bytes) = served.text.tokenizer.token_bytes(*id) else {
-            unreachable!("the tokeniser has just given the id");
+    let piece = |id: u32| {
+        let Some(bytes) = served.text.tokenizer.token_bytes(id) else {
+            unreachable!("the tokenizer has just returned the id");
         };
-        let piece = std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), Value::from);
-        json!({"id": id, "piece": piece})
+        let text = std::str::from_utf8(bytes).map(str::to_owned);
+        let piece = text.map_or_else(|_| Piece::Bytes(bytes.to_vec()), Piece::Text);
+        Token { id, piece }
     };
-    Ok(Json(json!({"tokens": ids.iter().map(piece).collect::<Vec<_>>()})))
+    Ok(Json(Tokenized::Pieces { tokens: ids.into_iter().map(piece).collect() }))
+}
+
+/// Answer of [`tokenize`]. A tree of JSON values would take 18 bytes for each byte of its text.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Tokenized {
+    Ids { tokens: Vec<u32> },
+    Pieces { tokens: Vec<Token> },
+}
+
+#[derive(Serialize)]
+pub(super) struct Token {
+    id: u32,
+    piece: Piece,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Piece {
+    Text(String),
+    /// Bytes that are not UTF-8.
+    Bytes(Vec<u8>),
 }
 
 pub(super) async fn detokenize(

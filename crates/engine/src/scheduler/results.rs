@@ -7,7 +7,6 @@ use std::time::Instant;
 use super::decision::Work;
 use super::{Scheduler, loaded};
 use crate::runner::Step;
-use crate::sequence::Sequence;
 use crate::slots::Slot;
 use crate::{Event, FinishReason, GenerateError, Scales, first_light};
 use model::Pooling;
@@ -17,7 +16,6 @@ use plan::sample::NOT_FINITE;
 impl Scheduler {
     /// Waits for the oldest step and emits its results.
     pub(super) fn finish_step(&mut self) -> Result<(), device::Error> {
-        self.active.iter_mut().for_each(Sequence::look_ahead);
         let runner = &mut loaded(&mut self.model).runner;
         let finished = runner.finish(&mut self.tokens);
         self.shared.count_steps(runner.step_count(), runner.activity());

@@ -48,6 +48,10 @@ const FOLLOWED: usize = 1000;
 const SIZES: [&str; 6] =
     ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
 
+/// Largest divisor of a number, times the power of ten that makes it whole. llguidance computes
+/// remainders in 32 bits and has a state for each.
+const DIVISOR: f64 = 1e6;
+
 /// Keywords that apply other schemas to the same value.
 const IN_PLACE: [&str; 8] =
     ["$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "oneOf", "then"];
@@ -105,6 +109,7 @@ impl<'a> Preparation<'a> {
             }
         }
         map.retain(|key, value| !is_idle(key, value));
+        divisor(map)?;
         lists(map);
         conditions(map);
         anchors(map);
@@ -216,6 +221,18 @@ impl<'a> Preparation<'a> {
         if exclusive && let Some(schemas) = map.shift_remove("oneOf") {
             map.insert("anyOf".into(), schemas);
         }
+    }
+}
+
+/// Rejects divisors with which remainders would overflow.
+fn divisor(map: &Map<String, Value>) -> Result<(), String> {
+    let Some(divisor) = map.get("multipleOf").and_then(Value::as_f64) else { return Ok(()) };
+    let whole = (0..=6).map(|places| divisor * 10_f64.powi(places));
+    let whole =
+        whole.into_iter().find(|number| (number - number.round()).abs() < 1e-9 * number.abs());
+    match whole {
+        Some(whole) if whole <= DIVISOR => Ok(()),
+        _ => Err(format!("`multipleOf`: {divisor} has more than 6 digits")),
     }
 }
 
