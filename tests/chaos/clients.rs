@@ -29,9 +29,14 @@ fn drain(stream: &mut UnixStream) -> Vec<u8> {
 
 /// Sends a request and returns the answer; `None` if the daemon is gone.
 pub(crate) fn ask(subject: &Subject, request: &Request, stream: bool) -> Option<Answer> {
+    send(subject, &request.bytes(stream, "close"))
+}
+
+/// Sends the bytes of a request and returns the answer; `None` if the daemon is gone.
+pub(crate) fn send(subject: &Subject, bytes: &[u8]) -> Option<Answer> {
     let mut connection = subject.connect()?;
     // The daemon may answer and close before the request is written completely.
-    let _ = connection.write_all(&request.bytes(stream, "close"));
+    let _ = connection.write_all(bytes);
     Some(Answer::read(&drain(&mut connection)))
 }
 

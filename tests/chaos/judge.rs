@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use crate::answer::{Answer, End};
+use crate::hostile;
 use crate::plan::{Device, File};
 use crate::reference::Reference;
 use crate::request::catalogue;
@@ -84,6 +85,17 @@ impl Judge {
                 Self::document(*status, code);
             }
             end => assert!(self.is_excused(subject, end), "work ended with {end:?}"),
+        }
+    }
+
+    /// Checks the answer to a request that is built to take time or memory.
+    pub(crate) fn hostile(&self, subject: &Subject, answer: &Answer) {
+        match &answer.end {
+            End::Whole => {}
+            End::Error(status, code) if hostile::REFUSED.contains(&code.as_str()) => {
+                Self::document(*status, code);
+            }
+            end => assert!(self.is_excused(subject, end), "it ended with {end:?}"),
         }
     }
 

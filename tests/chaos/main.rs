@@ -17,6 +17,7 @@
 mod answer;
 mod census;
 mod clients;
+mod hostile;
 mod judge;
 mod plan;
 mod reference;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use orind_testing::random::Random;
 
+use crate::hostile;
 use crate::request;
 
 /// Number of steps of a plan, without those before the daemon's start.
@@ -119,6 +120,11 @@ pub(crate) enum Action {
     /// A client that requests long answers and does not read them.
     Deaf,
     Garbage {
+        seed: u64,
+    },
+    /// A request that is built to take time or memory, or a network whose file changes.
+    Hostile {
+        kind: usize,
         seed: u64,
     },
     /// A request head of `bytes` bytes.
@@ -283,7 +289,7 @@ fn step(device: Device, random: &mut Random) -> Action {
             Llama, Llama, Qwen, Qwen, Missing, Truncated, Corrupt, Empty, Directory, Pipe, TooLarge,
         ])
     };
-    match random.below(44) {
+    match random.below(47) {
         0..10 => Action::Ask { request, stream, clients: 1 + random.below(4) },
         10..12 => {
             let requests = (0..2 + random.below(3)).map(|_| random.below(known));
@@ -319,6 +325,7 @@ fn step(device: Device, random: &mut Random) -> Action {
         }
         39..41 => Action::Join,
         41 => Action::Restart,
+        42..45 => Action::Hostile { kind: random.below(hostile::KINDS), seed: random.bits() },
         _ => Action::Kill,
     }
 }

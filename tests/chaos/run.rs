@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::answer::{Answer, End};
 use crate::census::{Census, SETTLING};
 use crate::clients::{self, REQUEST_TIMEOUT};
+use crate::hostile;
 use crate::judge::Judge;
 use crate::plan::{Action, Device, File, Plan, Settings};
 use crate::reference::Reference;
@@ -309,6 +310,14 @@ impl<'a> Trial<'a> {
             Action::Garbage { seed } => {
                 self.spawn(move |subject, _| clients::garbage(subject, seed));
             }
+            Action::Hostile { kind, seed } => self.spawn(move |subject, judge| {
+                if kind + 1 == hostile::KINDS {
+                    let folder = tempfile::tempdir().unwrap();
+                    hostile::swapped_file(subject, folder.path());
+                } else if let Some(answer) = clients::send(subject, &hostile::request(kind, seed)) {
+                    judge.hostile(subject, &answer);
+                }
+            }),
             Action::Head { bytes } => {
                 self.spawn(move |subject, _| clients::long_head(subject, bytes));
             }

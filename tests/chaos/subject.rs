@@ -40,6 +40,7 @@ static AHEAD: AtomicI64 = AtomicI64::new(0);
 #[ignore = "run by the other test, in a process of its own"]
 fn daemon() {
     std::thread::spawn(obey);
+    grammar::use_worker(env!("CARGO_BIN_EXE_orind").into());
     let dir = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
     let place = |name: &str| dir.join(name).into_os_string();
     let words: [OsString; 5] =

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use orind_testing::daemon::{Daemon, eventually, post};
-use serde_json::{Value, json};
+use orind_testing::random::Random;
+use serde_json::{Map, Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 const SETTINGS: &str = "slots = 4";
@@ -125,4 +126,88 @@ fn several_choices_and_a_killed_worker_are_served() {
         eventually("only the worker is left", || processes(&daemon).len() == 1);
         kill(Pid::from_raw(processes(&daemon)[0]), Signal::SIGKILL).unwrap();
     }
+}
+
+/// A schema that combines keywords and sizes at random, valid or not.
+fn random_schema(random: &mut Random, depth: usize) -> Value {
+    let size =
+        |random: &mut Random| json!(random.pick(&[0, 1, 2, 7, 100, 1 << 16, 1 << 31, u64::MAX]));
+    let inner = |random: &mut Random| match depth {
+        0 => {
+            [json!(true), json!({"$ref": "#"}), json!({"type": "integer"})][random.below(3)].clone()
+        }
+        _ => random_schema(random, depth - 1),
+    };
+    let list = |random: &mut Random| {
+        let count = 1 + random.below(4);
+        Value::from_iter((0..count).map(|_| inner(random)))
+    };
+    let patterns = ["a", "^a*$", ".*b.{40}c", "(a|b)*a(a|b){99}", "(x{99}){99}", "(", "\\p{L}+"];
+    let mut map = Map::new();
+    for _ in 0..1 + random.below(3) {
+        let (key, value) = match random.below(20) {
+            0 => ("type", json!(random.pick(&["string", "integer", "number", "object", "array"]))),
+            1 => ("type", json!(["string", "null", "array"])),
+            2 => ("pattern", json!(random.pick(&patterns))),
+            3 => ("multipleOf", json!(random.pick(&[0.1, 3.0, 7919.0, 1e9, 1e-9, 0.0, -1.0]))),
+            4 => ("minimum", json!(random.pick(&[-1e18, -0.5, 0.0, 1e18]))),
+            5 => ("maximum", json!(random.pick(&[-1e18, 0.5, 99.0, 1e300]))),
+            6 => (random.pick(&["minLength", "maxLength"]), size(random)),
+            7 => (random.pick(&["minItems", "maxItems"]), size(random)),
+            8 => (random.pick(&["minProperties", "maxProperties"]), size(random)),
+            9 => (random.pick(&["allOf", "anyOf", "oneOf"]), list(random)),
+            10 => ("items", inner(random)),
+            11 => ("prefixItems", list(random)),
+            12 => ("properties", json!({"a": inner(random), "b": inner(random)})),
+            13 => ("patternProperties", json!({random.pick(&patterns): inner(random)})),
+            14 => ("additionalProperties", inner(random)),
+            15 => ("required", json!(["a", "c"])),
+            16 => ("enum", json!([1, "a", null, [1, [2]], {"a": 1.5}])),
+            17 => ("format", json!(random.pick(&["date-time", "email", "uri", "uuid", "ipv4"]))),
+            18 => ("$ref", json!(random.pick(&["#", "#/properties/a", "#/x", "http://x/y"]))),
+            _ => ("const", json!({"a": [1, 2]})),
+        };
+        map.insert(key.into(), value);
+    }
+    Value::Object(map)
+}
+
+/// Each schema constrains an answer or is refused, in bounded time, and leaves no memory behind.
+fn random_schemas(count: usize) {
+    let daemon = Daemon::start(SETTINGS);
+    let mut random = Random(48);
+    let (mut before, mut served) = (0, 0);
+    for at in 0..count {
+        let depth = random.below(5);
+        let shape = random_schema(&mut random, depth);
+        let begin = Instant::now();
+        let mut body = ask(&schema(&shape));
+        body["max_tokens"] = json!(8);
+        let answer = daemon.post(CHAT, &body);
+        served += usize::from(answer.status == 200);
+        assert!(
+            answer.status == 200
+                || [(400, "grammar_failed".into()), (400, "invalid_value".into())]
+                    .contains(&answer.error()),
+            "{shape}: {answer:?}"
+        );
+        assert!(begin.elapsed() < Duration::from_secs(20), "{shape}: {:?}", begin.elapsed());
+        if at == count / 10 {
+            before = resident(daemon.pid());
+        }
+    }
+    assert!(served > count / 10, "{served} of {count} schemas are supported");
+    assert!(resident(daemon.pid()) < before + 64, "the daemon grew by more than 64 MiB");
+    eventually("the processes of all answers end", || processes(&daemon).len() <= 1);
+}
+
+#[test]
+fn random_schemas_are_served_or_refused() {
+    random_schemas(60);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn nightly_random_schemas_are_served_or_refused() {
+    random_schemas(20_000);
 }

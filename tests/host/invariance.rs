@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use ::engine::tuning::Tuning;
-use ::engine::{Event, Handle, LoadSpec, Request, State, TokenLogprobs};
+use ::engine::{Event, Events, Handle, LoadSpec, Request, State, TokenLogprobs};
 use orind_testing::engine::{self, collect};
 use orind_testing::tiny;
 use plan::sample::Sampling;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 fn start(model: &str, threads: usize, prefill_chunk: usize, slots: usize) -> Handle {
     start_tuned(model, threads, prefill_chunk, slots, Tuning::default())
@@ -46,7 +45,7 @@ fn request(seed: u32, len: u32) -> Request {
     }
 }
 
-fn end(events: UnboundedReceiver<Event>) -> Vec<TokenLogprobs> {
+fn end(events: Events) -> Vec<TokenLogprobs> {
     let answer = collect(events).unwrap();
     assert_eq!(answer.logprobs.len(), 12);
     answer.logprobs

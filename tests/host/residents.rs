@@ -231,3 +231,20 @@ fn a_model_that_cannot_be_loaded_affects_no_other() {
     assert_eq!((status, &*code), (404, "model_not_found"));
     assert_eq!(ask(&daemon, None, "a", 1).status, 200);
 }
+
+#[test]
+fn a_failed_additional_load_leaves_no_thread_and_no_entry() {
+    let daemon = Daemon::start("context = 128");
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
+    let fail = |at: usize| {
+        let request =
+            json!({"model": "/nowhere/a.gguf", "name": format!("absent-{at}"), "beside": true});
+        assert_eq!(daemon.post("/orin/v1/models", &request).error().0, 404);
+    };
+    fail(0);
+    let before = threads();
+    (1..30).for_each(fail);
+    daemon::eventually("the engines' threads end", || threads() <= before);
+    assert_eq!(daemon.get("/orin/v1/status").json()["residents"], json!([]));
+    assert!(!daemon.get("/metrics").body.contains("absent-"));
+}

@@ -4,18 +4,18 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ::engine::{
-    Dry, Event, Grammar, Grammars, Handle, LoadSpec, LogitsProcessors, PrefixStore, Request,
-    TokenLogprobs,
+    Dry, Event, Events, Grammar, Grammars, Handle, LoadSpec, LogitsProcessors, PrefixStore,
+    Request, TokenLogprobs,
 };
 use model::gguf::Gguf;
 use model::synthetic;
 use model::tokenizer::{Tokenizer, Vocabulary};
 use orind_testing::{engine, model_variants};
 use plan::sample::{self, Sampling, philox};
-use tokio::sync::mpsc::UnboundedReceiver;
 
 const MODEL: &str = "synthetic:tiny-llama:q8_0";
 
@@ -36,12 +36,12 @@ fn request(prompt: &[u32], max_tokens: u32) -> Request {
     Request { logprobs: Some(2), ..request }
 }
 
-fn begin(handle: &Handle, prompt: &[u32], max_tokens: u32) -> UnboundedReceiver<Event> {
+fn begin(handle: &Handle, prompt: &[u32], max_tokens: u32) -> Events {
     handle.generate(request(prompt, max_tokens)).unwrap()
 }
 
 /// Tokens, and the difference between each token's log-probability and the next best one's.
-fn end(events: UnboundedReceiver<Event>) -> Vec<(u32, f32)> {
+fn end(events: Events) -> Vec<(u32, f32)> {
     let ahead = |t: &TokenLogprobs| (t.token.id, t.top[0].logprob - t.top[1].logprob);
     engine::collect(events).unwrap().logprobs.iter().map(ahead).collect()
 }
@@ -251,7 +251,9 @@ fn tokens_with_logit_edits_equal_the_cpu() {
     let made = synthetic::locate(MODEL, &mut |_, _| {}).unwrap();
     let vocabulary = Vocabulary::from_metadata(Gguf::open(&made).unwrap().metadata()).unwrap();
     let grammars = Grammars::new(Arc::new(Tokenizer::new(vocabulary).unwrap()));
-    let constraint = Some(grammars.compile(&Grammar::Regex("[a-z]{3,}".into())).unwrap());
+    static GOES_ON: AtomicBool = AtomicBool::new(false);
+    let constraint = Some(grammars.compile(&Grammar::Regex("[a-z]{3,}".into()), &GOES_ON).unwrap());
+
     let sampling =
         Sampling { temperature: 1.4, min_p: sample::min_p(0.1), seed: 8, ..Sampling::GREEDY };
     let dry = Dry { multiplier: 1.0, base: 1.6, allowed: 1, breakers: vec![] };

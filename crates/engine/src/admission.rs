@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::command::{Command, Waiting};
+use super::events;
 use super::shared::{Served, Shared};
-use super::{Event, GenerateError, ModelInfo, Request, Scales, State};
+use super::{Events, GenerateError, ModelInfo, Request, Scales, State};
 use plan::sample::Sampling;
 
 /// Reserved places for requests to one model. Dropping it frees the unused ones.
@@ -54,11 +54,8 @@ impl Admission {
         Ok(Self { served, left: requests, commands, shared })
     }
 
-    /// Queues a generation in one of the places. Dropping the receiver of its events cancels it.
-    pub fn generate(
-        &mut self,
-        request: Request,
-    ) -> Result<UnboundedReceiver<Event>, GenerateError> {
+    /// Queues a generation in one of the places. Dropping its events cancels it.
+    pub fn generate(&mut self, request: Request) -> Result<Events, GenerateError> {
         let Served { model, load, .. } = &*self.served;
         check(&request, model)?;
         let prompt = request.prompt.len();
@@ -68,7 +65,7 @@ impl Admission {
         }
         assert!(self.left > 0, "each request has a reserved place");
         self.left -= 1;
-        let (events, receiver) = unbounded_channel();
+        let (events, receiver) = events::channel();
         let waiting = Waiting { request, events, load: *load, arrived: Instant::now() };
         if self.commands.send(Command::Generate(Box::new(waiting))).is_err() {
             self.shared.failed();

@@ -7,6 +7,7 @@ use crossbeam::channel::Sender;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use super::events::EventSender;
 use super::loaded_model::LoadedModel;
 use super::runner::ModelRunner;
 use super::{Event, GenerateError, LoadError, LoadEvent, LoadSpec, Request};
@@ -32,7 +33,7 @@ pub(super) type Task = Box<dyn FnOnce(Option<&mut ModelRunner>) + Send>;
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: Request,
-    pub(super) events: UnboundedSender<Event>,
+    pub(super) events: EventSender,
     /// Number of the load that created its model.
     pub(super) load: u64,
     pub(super) arrived: Instant,
@@ -40,8 +41,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn fail(self, error: GenerateError) {
-        // The client may have disconnected.
-        let _ = self.events.send(Event::Failed(error));
+        self.events.send(Event::Failed(error));
     }
 }
 

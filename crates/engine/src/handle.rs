@@ -19,7 +19,7 @@ use super::scheduler::Scheduler;
 use super::shared::{Shared, TunedDevice};
 use super::tuning::pace::Pace;
 use super::tuning::{self, Cases, Groups};
-use super::{Event, GenerateError, LoadError, LoadEvent, LoadSpec, Request, Snapshot, State};
+use super::{Events, GenerateError, LoadError, LoadEvent, LoadSpec, Request, Snapshot, State};
 use device::Device;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::store::Loaded;
@@ -64,8 +64,8 @@ impl Handle {
         Admission::new(&self.commands, &self.shared, requests)
     }
 
-    /// Queues a generation. The receiver delivers its events; dropping the receiver cancels it.
-    pub fn generate(&self, request: Request) -> Result<UnboundedReceiver<Event>, GenerateError> {
+    /// Queues a generation. Dropping its events cancels it.
+    pub fn generate(&self, request: Request) -> Result<Events, GenerateError> {
         self.admit(1)?.generate(request)
     }
 

@@ -12,9 +12,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -168,7 +168,7 @@ impl PrefixFiles {
         counts: PrefixCounts,
         directories: &Directories,
     ) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&store.dir)?;
+        files::directory::own(&store.dir)?;
         let files = directories.open(&store.dir)?;
         let prefixes = Self {
             store: store.clone(),

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::UnboundedSender;
-
 use super::command::Waiting;
 use super::drafts::{Draft, Drafts};
+use super::events::EventSender;
 use super::logprobs;
 use super::runner::Row;
 use super::slots::{Running, Slot};
@@ -20,7 +19,7 @@ use sampling::Sampler;
 /// A running request.
 pub(super) struct Sequence {
     pub(super) request: Request,
-    events: UnboundedSender<Event>,
+    events: EventSender,
     text: Arc<Text>,
     /// Unique among all sequences of this engine, unlike slots.
     pub(super) id: u64,
@@ -310,14 +309,14 @@ impl Sequence {
         let length = pooled.iter().map(|value| value * value).sum::<f64>().sqrt();
         let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
         let embedding = pooled.into_iter().map(|value| (value * scale) as f32).collect();
-        let _ = self.events.send(Event::Embedding(embedding));
+        self.events.send(Event::Embedding(embedding));
     }
 
     /// Sends the log-probabilities of the prompt, once.
     pub(super) fn send_prompt_logprobs(&mut self) {
         if std::mem::take(&mut self.request.prompt_logprobs) {
             let all = std::mem::take(&mut self.prompt_logprobs);
-            let _ = self.events.send(Event::Prompt(all));
+            self.events.send(Event::Prompt(all));
         }
     }
 
@@ -386,16 +385,16 @@ impl Sequence {
             .map(|(logits, top)| logprobs::of(logits, id, top, &self.text.tokenizer));
         let emitted = self.stops.push(self.detokeniser.push(id));
         let (text, stopped) = (emitted.text.to_owned(), emitted.stopped);
-        if self.events.send(Event::Token(TokenEvent { id, text, logprobs })).is_err() {
+        if !self.events.send(Event::Token(TokenEvent { id, text, logprobs })) {
             return Some(FinishReason::Cancelled);
         }
         if stopped {
             return Some(FinishReason::Stop { text: self.stops.found().to_owned() });
         }
         match complete {
-            // The constraint accepts every token of its mask.
-            Ok(true) | Err(_) => return Some(FinishReason::Complete),
-            Ok(false) => {}
+            Ok(true) => return Some(FinishReason::Complete),
+            // The next token reports the error of a constraint.
+            Ok(false) | Err(_) => {}
         }
         let full = self.position >= context;
         (self.generated() >= self.request.max_tokens || full).then_some(FinishReason::Length)
@@ -406,7 +405,7 @@ impl Sequence {
     pub(super) fn finish(
         mut self,
         reason: FinishReason,
-    ) -> (Finished, UnboundedSender<Event>, Option<Slot>, (Vec<u32>, usize)) {
+    ) -> (Finished, EventSender, Option<Slot>, (Vec<u32>, usize)) {
         let mut text = String::new();
         if !matches!(reason, FinishReason::Stop { .. }) {
             let emitted = self.stops.push(self.detokeniser.finish());
@@ -434,6 +433,6 @@ impl Sequence {
     }
 
     pub(super) fn fail(self, error: GenerateError) {
-        let _ = self.events.send(Event::Failed(error));
+        self.events.send(Event::Failed(error));
     }
 }

@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::runner::{Chunk, Row};
 use super::{
-    Dry, DynamicTemperature, Event, FinishReason, GenerateError, Grammar, Handle, LoadError,
-    LoadEvent, LoadSpec, LogitsProcessors, Request, Scales, Settings, State, TokenLogprobs,
+    Dry, DynamicTemperature, Event, Events, FinishReason, GenerateError, Grammar, Handle,
+    LoadError, LoadEvent, LoadSpec, LogitsProcessors, Request, Scales, Settings, State,
+    TokenLogprobs,
 };
 use device::tune::Choices;
 use device::{
@@ -267,12 +267,12 @@ impl Watched {
             .unwrap_or_default()
     }
 
-    fn begin(&self, request: Request) -> UnboundedReceiver<Event> {
+    fn begin(&self, request: Request) -> Events {
         self.handle.generate(request).unwrap()
     }
 
     /// Submits all requests before the engine sees the first one.
-    fn begin_together(&self, requests: &[Request]) -> Vec<UnboundedReceiver<Event>> {
+    fn begin_together(&self, requests: &[Request]) -> Vec<Events> {
         let (go, wait) = std::sync::mpsc::channel();
         let held = self.handle.exclusive("hold", move |_| wait.recv());
         let begun = requests.iter().map(|request| self.begin(request.clone())).collect();
@@ -309,7 +309,7 @@ struct Answer {
     reason: FinishReason,
 }
 
-fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateError> {
+fn collect(mut events: Events) -> Result<Answer, GenerateError> {
     let (mut ids, mut text, mut prompt) = (Vec::new(), String::new(), Vec::new());
     while let Some(event) = events.blocking_recv() {
         match event {

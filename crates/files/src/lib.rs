@@ -3,6 +3,8 @@
 //! Opening never blocks on a pipe or terminal. All properties are those of the open descriptor, so
 //! a file that is renamed or replaced meanwhile cannot mix with another one.
 
+pub mod directory;
+
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,9 +95,9 @@ impl Grammars {
 impl Service {
     fn start(tokenizer: &Tokenizer) -> io::Result<Self> {
         let tokens = Tokens::new(tokenizer);
-        Ok(match worker::exists() {
-            true => Self::Worker(Worker::start(&tokens)?),
-            false => Self::Threads(Arc::new(Compiler::of(&tokens).map_err(io::Error::other)?)),
+        Ok(match worker::program() {
+            Some(program) => Self::Worker(Worker::start(program, &tokens)?),
+            None => Self::Threads(Arc::new(Compiler::of(&tokens).map_err(io::Error::other)?)),
         })
     }
 
@@ -116,8 +117,8 @@ impl Service {
 }
 
 impl Worker {
-    fn start(tokens: &Tokens) -> io::Result<Self> {
-        let (process, socket) = worker::start()?;
+    fn start(program: &Path, tokens: &Tokens) -> io::Result<Self> {
+        let (process, socket) = worker::start(program)?;
         let started = Self { process, socket };
         started.socket.set_read_timeout(Some(ANSWER))?;
         started.socket.set_write_timeout(Some(ANSWER))?;
@@ -259,8 +260,10 @@ impl State {
         match self {
             Self::Open { process, mask } => {
                 *mask = None;
-                process.send(Tag::Accept, &id.to_le_bytes())?;
-                Ok(process.receive(&AtomicBool::new(false))?.contents == [1])
+                let sent = process.send(Tag::Accept, &id.to_le_bytes());
+                let stopped = sent.and_then(|()| process.receive(&AtomicBool::new(false)));
+                let stopped = stopped.map(|frame| frame.contents == [1]);
+                stopped.inspect_err(|reason| *self = Self::Failed(reason.clone()))
             }
             Self::Failed(reason) => Err(reason.clone()),
         }

@@ -25,4 +25,4 @@ mod worker;
 pub use compiler::Compiler;
 pub use constraint::{Constraint, Grammars};
 pub use source::Grammar;
-pub use worker::{Limits, run_if_worker};
+pub use worker::{Limits, run_if_worker, use_worker};

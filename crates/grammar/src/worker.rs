@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
 
@@ -57,8 +58,8 @@ static EXPIRED: AtomicUsize = AtomicUsize::new(0);
 /// Socket to which a signal handler reports.
 static REPORT: AtomicI32 = AtomicI32::new(-1);
 
-/// True if this program starts workers: its `main` calls [`run_if_worker`].
-static HAS_WORKER: AtomicBool = AtomicBool::new(false);
+/// Program that calls [`run_if_worker`]; this one, if its `main` does.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Runs the worker and ends the process, if it was started as one. A program must call it first in
 /// `main`; without it, constraints run in threads of this process and have no limits.
@@ -67,18 +68,24 @@ pub fn run_if_worker(mut arguments: impl Iterator<Item = OsString>) {
         work();
         std::process::exit(0);
     }
-    HAS_WORKER.store(true, Ordering::Relaxed);
+    use_worker("/proc/self/exe".into());
 }
 
-/// True if this program can start a worker.
-pub(crate) fn exists() -> bool {
-    HAS_WORKER.load(Ordering::Relaxed)
+/// Sets the program that is started as worker, for programs that have another `main`. Only the first
+/// call has an effect.
+pub fn use_worker(program: PathBuf) {
+    PROGRAM.get_or_init(|| program);
 }
 
-/// Starts a worker, and returns its process and the socket to it.
-pub(crate) fn start() -> io::Result<(Child, UnixStream)> {
+/// Program that can be started as worker, if there is one.
+pub(crate) fn program() -> Option<&'static Path> {
+    PROGRAM.get().map(PathBuf::as_path)
+}
+
+/// Starts a program as worker, and returns its process and the socket to it.
+pub(crate) fn start(program: &Path) -> io::Result<(Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(program);
     std::os::unix::process::CommandExt::arg0(&mut command, NAME);
     command.env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -170,9 +177,7 @@ fn begin(socket: &UnixStream) {
         signal(Signal::SIGPROF, SigHandler::Handler(on_time))
             .and(signal(Signal::SIGABRT, SigHandler::Handler(on_abort)))
     };
-    let limit = address_space().map(|used| used + Limits::DEFAULT.memory as u64);
-    let limited = limit.and_then(|limit| setrlimit(Resource::RLIMIT_AS, limit, limit).ok());
-    if handlers.is_err() || limited.is_none() {
+    if handlers.is_err() || limit_memory().is_none() {
         // SAFETY: ends a process that cannot be limited.
         unsafe { libc::_exit(1) }
     }
@@ -189,6 +194,14 @@ fn identify(socket: &UnixStream) {
         Some(descriptor) => frame::send_descriptor(socket, Tag::Process, &descriptor),
         None => frame::send(socket, Tag::Process, &[]),
     };
+}
+
+/// Limits the address space, to less if the daemon has a limit already.
+fn limit_memory() -> Option<()> {
+    let limit = address_space()? + Limits::DEFAULT.memory as u64;
+    let (_, most) = getrlimit(Resource::RLIMIT_AS).ok()?;
+    let limit = limit.min(most);
+    setrlimit(Resource::RLIMIT_AS, limit, limit).ok()
 }
 
 /// Size of this process's address space in bytes.

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
 
 use crate::Limits;
 use crate::value::{Dict, List, ListKind, OBJECT_DEPTH, Text, Value};
@@ -57,10 +59,17 @@ pub(crate) fn check_depth(depth: usize) -> Result<()> {
     }
 }
 
+/// Processor time of this thread: other work of the machine does not count.
+fn processor_time() -> Duration {
+    // The clock always exists.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 #[derive(Debug)]
 pub(crate) struct Meter<'a> {
     limits: Limits,
-    deadline: Instant,
+    /// Processor time of this thread at which the run ends.
+    deadline: Duration,
     cancelled: &'a AtomicBool,
     left: Cell<usize>,
     depth: Cell<usize>,
@@ -68,7 +77,7 @@ pub(crate) struct Meter<'a> {
 
 impl<'a> Meter<'a> {
     pub(crate) fn new(limits: Limits, cancelled: &'a AtomicBool) -> Self {
-        let deadline = Instant::now() + limits.time;
+        let deadline = processor_time().saturating_add(limits.time);
         Self { limits, deadline, cancelled, left: Cell::new(0), depth: Cell::new(0) }
     }
 
@@ -82,7 +91,7 @@ impl<'a> Meter<'a> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(Fault::Cancelled);
         }
-        if Instant::now() >= self.deadline { Err(Fault::Time) } else { Ok(()) }
+        if processor_time() >= self.deadline { Err(Fault::Time) } else { Ok(()) }
     }
 
     /// Fails if `bytes` more are too many.

@@ -165,7 +165,7 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
     })?;
     let mut json = match coding {
         None => arrived,
-        Some(coding) => coding::decode(coding, arrived).await?,
+        Some(coding) => coding::decode(app, coding, arrived).await?,
     };
     json_bytes::prepare(&mut json).map_err(|json_bytes::TooDeep| {
         let limit = json_bytes::NESTING;

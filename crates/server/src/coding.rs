@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use ruzstd::decoding::StreamingDecoder;
 
+use super::App;
 use super::body::Arrived;
 use super::error::Error;
 use errors::invalid::excerpt;
@@ -55,8 +56,9 @@ pub(super) fn of(headers: &HeaderMap) -> Result<Option<Coding>, Error> {
     Ok(found)
 }
 
-/// Decodes a body on a blocking thread.
-pub(super) async fn decode(coding: Coding, coded: Arrived) -> Result<Arrived, Error> {
+/// Decodes a body on a blocking thread, in the order of the prompts' queue.
+pub(super) async fn decode(app: &App, coding: Coding, coded: Arrived) -> Result<Arrived, Error> {
+    let _place = app.prompts.place(coded.len()).await?;
     let decoded = tokio::task::spawn_blocking(move || decoded(coding, &coded)).await;
     decoded.map_err(|error| Error::internal(format!("decoding the body failed: {error}")))?
 }

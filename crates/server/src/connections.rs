@@ -45,6 +45,12 @@ const REJECTION_DRAIN: Duration = Duration::from_millis(200);
 /// within it is answered.
 const EVICTION_GRACE: Duration = Duration::from_millis(10);
 
+/// Time until the next attempt to accept a connection if none could be closed.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Minimum time between two log lines about connections that could not be accepted.
+const REPORTS: Duration = Duration::from_secs(60);
+
 /// One of this many places is reserved at each level of [`Peer`].
 const RESERVED_SHARE: usize = 8;
 
@@ -102,7 +108,7 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
             .layer(drain_body.clone())
     });
     let (connections, admitted) = (JoinSet::new(), HashMap::new());
-    let mut server = Server { app, connections, admitted, stop };
+    let mut server = Server { app, connections, admitted, stop, reported: None };
     loop {
         let accept_tcp = async {
             match &tcp {
@@ -137,9 +143,7 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
             }),
         };
         if let Err(error) = accepted {
-            // Probably out of file descriptors: wait for connections to end.
-            tracing::warn!(%error, "accepting a connection failed");
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            server.make_room(&error).await;
         }
     }
 }
@@ -259,6 +263,8 @@ struct Server {
     connections: JoinSet<()>,
     admitted: HashMap<Id, Admitted>,
     stop: Stop,
+    /// Time at which a failed accept was logged.
+    reported: Option<Instant>,
 }
 
 impl Server {
@@ -303,13 +309,32 @@ impl Server {
         if self.admitted.len() >= 2 * limit && peer != Peer::Own {
             return false;
         }
-        let idle = remaining().filter_map(|connection| {
+        self.evict_idle(peer)
+    }
+
+    /// Closes the connection that has been idle longest, of those that a client of this kind may
+    /// replace. Returns false if there is none.
+    fn evict_idle(&self, peer: Peer) -> bool {
+        let remaining =
+            self.admitted.values().filter(|connection| !connection.evict.is_cancelled());
+        let idle = remaining.filter_map(|connection| {
             let since = connection.activity.idle().filter(|_| connection.peer <= peer)?;
             Some(((connection.peer, since), &connection.evict))
         });
         let Some((_, evict)) = idle.min_by_key(|(rank, _)| *rank) else { return false };
         evict.cancel();
         true
+    }
+
+    /// Closes an idle connection after a new one could not be accepted, probably for lack of file
+    /// descriptors, and waits for connections to end.
+    async fn make_room(&mut self, error: &std::io::Error) {
+        let evicted = self.evict_idle(Peer::Own);
+        if self.reported.is_none_or(|last| last.elapsed() > REPORTS) {
+            self.reported = Some(Instant::now());
+            tracing::warn!(%error, evicted, "accepting a connection failed");
+        }
+        tokio::time::sleep(if evicted { 2 * EVICTION_GRACE } else { ACCEPT_RETRY }).await;
     }
 }
 

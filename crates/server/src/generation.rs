@@ -6,17 +6,16 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use futures_util::stream::{SelectAll, Stream, select_all};
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::App;
 use super::error::Error;
-use engine::{Admission, Event, GenerateError, Request};
+use engine::{Admission, Event, Events, GenerateError, Request};
 
 /// One generation. Always ends with [`Event::Finished`] or [`Event::Failed`]. Dropping it cancels
 /// the generation.
 pub(super) struct Generation {
     index: usize,
-    events: UnboundedReceiver<Event>,
+    events: Events,
     app: Arc<App>,
     last_token: Option<Instant>,
     over: bool,

@@ -28,6 +28,16 @@ const ALL: usize = 256 << 20;
 /// Unit of reservations, in bytes.
 const UNIT: usize = 1 << 10;
 
+/// Most values that a text can have as JSON. It may be in a text of JSON, as the arguments of tools are.
+fn values(json: &[u8]) -> usize {
+    json.iter().filter(|byte| matches!(byte, b'[' | b'{' | b',' | b':')).count()
+}
+
+/// Approximate size of the tree of a text, in bytes.
+pub(super) fn tree(json: &str) -> usize {
+    json.len() + values(json.as_bytes()) * VALUE
+}
+
 tokio::task_local! {
     static RESERVED: RefCell<Vec<OwnedSemaphorePermit>>;
 }
@@ -48,8 +58,7 @@ impl JsonMemory {
     /// # Errors
     /// The tree is too large.
     pub(super) async fn reserve(&self, json: &[u8]) -> Result<(), Error> {
-        // Texts may contain JSON, as the arguments of tools do.
-        let values = json.iter().filter(|byte| matches!(byte, b'[' | b'{' | b',' | b':')).count();
+        let values = values(json);
         let bytes = values * VALUE;
         if bytes <= SMALL {
             return Ok(());

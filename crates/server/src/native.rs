@@ -15,7 +15,7 @@ use super::body::JsonBody;
 use super::error::Error;
 use super::events::Step;
 use super::load_spec::load_spec;
-use super::residents::loaded;
+use super::residents::{Resident, loaded};
 use super::{App, events, metrics, params, status};
 use engine::{self, LoadEvent, LoadSpec};
 use errors::invalid;
@@ -147,7 +147,10 @@ pub(super) async fn load(
 }
 
 /// Loads a model: replaces the first one, adds it, or reloads the one of that name.
-fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadEvent>, Error> {
+fn start_load(
+    app: &Arc<App>,
+    request: api::LoadRequest,
+) -> Result<UnboundedReceiver<LoadEvent>, Error> {
     let (config, residents) = (app.config(), &app.residents);
     app.sessions.drop_idle();
     if let Some(existing) = residents.additional_named(&request.model) {
@@ -167,7 +170,27 @@ fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<
     let placed = residents.get_or_add(name.clone(), request.clone());
     let resident =
         placed.map_err(|error| Error::internal(format!("cannot start an engine: {error}")))?;
-    Ok(resident.load(LoadSpec { name: Some(name), ..load_spec(&config, request) }))
+    let events = resident.load(LoadSpec { name: Some(name), ..load_spec(&config, request) });
+    Ok(remove_on_failure(Arc::clone(app), resident, events))
+}
+
+/// Removes a model that has never been loaded when its load fails, before the client learns of it.
+fn remove_on_failure(
+    app: Arc<App>,
+    resident: Arc<Resident>,
+    mut events: UnboundedReceiver<LoadEvent>,
+) -> UnboundedReceiver<LoadEvent> {
+    let (forward, receiver) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(event) = events.recv().await {
+            if matches!(event, LoadEvent::Failed(_)) && resident.loaded_at().is_none() {
+                app.residents.remove(&resident, Duration::ZERO);
+            }
+            // The client may have disconnected; the load continues.
+            let _ = forward.send(event);
+        }
+    });
+    receiver
 }
 
 pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {

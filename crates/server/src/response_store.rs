@@ -4,7 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use model::tokenizer::Message;
+use model::tokenizer::{Call, Message};
+
+use super::json_memory;
 
 /// A response with its request.
 #[derive(Debug)]
@@ -23,11 +25,12 @@ impl Stored {
         self.input.iter().chain(&self.output)
     }
 
-    /// Approximate size in bytes.
+    /// Approximate size in memory, in bytes.
     fn size(&self) -> usize {
-        let json =
-            |item: &Arc<api::Item>| serde_json::to_string(&**item).map_or(0, |json| json.len());
-        let items = self.items().map(|item| 2 * size_of::<api::Item>() + json(item));
+        let tree = |item: &Arc<api::Item>| {
+            serde_json::to_string(&**item).map_or(0, |json| json_memory::tree(&json))
+        };
+        let items = self.items().map(|item| 2 * size_of::<api::Item>() + tree(item));
         self.conversation.iter().map(size).chain(items).sum::<usize>() + self.body.len()
     }
 }
@@ -89,9 +92,11 @@ impl ResponseStore {
     }
 }
 
-/// Approximate size of a message in bytes.
+/// Approximate size of a message in memory, in bytes.
 fn size(message: &Message) -> usize {
-    let call = |call: &model::tokenizer::Call| call.name.len() + call.arguments.to_string().len();
+    let call = |call: &Call| {
+        size_of::<Call>() + call.name.len() + json_memory::tree(&call.arguments.to_string())
+    };
     let calls: usize = message.calls.iter().map(call).sum();
     let reasoning = message.reasoning.as_ref().map_or(0, String::len);
     size_of::<Message>() + message.content.len() + reasoning + calls
@@ -123,6 +128,14 @@ mod tests {
         assert!(store.delete("1") && !store.delete("1") && store.item("item 1").is_none());
         store.put("large".into(), stored(&"x".repeat(ResponseStore::BYTES - 4096), "large"));
         assert!(store.get("large").is_some() && store.get("2").is_none());
+        let mut tree = stored("x", "tree");
+        tree.conversation[0].calls.push(Call {
+            id: "a".into(),
+            name: "f".into(),
+            arguments: serde_json::json!(vec![[0; 0]; ResponseStore::BYTES / 64]),
+        });
+        store.put("tree".into(), tree);
+        assert!(store.get("tree").is_none(), "a tree takes more than its text");
         store.put("too large".into(), stored(&"x".repeat(ResponseStore::BYTES + 1), "too large"));
         assert!(store.get("too large").is_none());
         assert!(store.bytes == 0 && store.items.is_empty());

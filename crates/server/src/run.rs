@@ -86,7 +86,7 @@ impl Default for RunQueue {
 
 impl RunQueue {
     /// Waits until it is this run's turn.
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
+    pub(super) async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
         let Ok(_waiting) = self.waiting.try_acquire() else {
             let message = format!("{WAITING} runs of networks are waiting already");
             let error = Error::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);

@@ -78,7 +78,9 @@ async fn groups(app: &Arc<App>, network: Network) -> Result<(Arc<dyn Device>, Gr
     let backend = backend
         .map_err(|allowed| Error::value("backend", format!("backend: is not known; {allowed}")))?;
     let asked = RequestedBackend::new(app, backend);
+    let turn = app.runs.turn().await?;
     let work = move || {
+        let _turn = turn;
         let plan = asked.with_target(|target| sessions::plan(&path, &network.shapes, target));
         let (device, plan) = plan.map_err(|error| asked.error(&path, &error))?;
         let groups = tuning::groups(&*device, &plan)?;

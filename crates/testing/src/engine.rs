@@ -1,11 +1,10 @@
 //! An engine with a model, driven through its handle.
 
 use engine::{
-    Event, FinishReason, Finished, GenerateError, Handle, LoadError, LoadEvent, LoadSpec,
+    Event, Events, FinishReason, Finished, GenerateError, Handle, LoadError, LoadEvent, LoadSpec,
     LogitsProcessors, ModelInfo, Request, Scales, Settings, TokenLogprobs,
 };
 use plan::sample::Sampling;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 /// A small load specification; the model is a path or `synthetic:`.
 pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
@@ -90,7 +89,7 @@ impl Answer {
 }
 
 /// Collects an answer to its end.
-pub fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateError> {
+pub fn collect(mut events: Events) -> Result<Answer, GenerateError> {
     let mut answer = Answer::default();
     while let Some(event) = events.blocking_recv() {
         assert!(answer.finished.is_none(), "nothing follows the end");

@@ -199,3 +199,23 @@ fn a_request_that_can_never_be_served_gets_no_retry_after() {
     assert_eq!(refused.error(), (400, "invalid_value".into()));
     assert!(refused.message().contains("4 can be served or wait"), "{refused:?}");
 }
+
+#[test]
+fn idle_connections_make_room_when_descriptors_are_exhausted() {
+    use nix::sys::resource::{Resource, rlim_t};
+    let daemon = Daemon::start("slots = 1\nmax_connections = 512");
+    let limit: rlim_t = 80;
+    let limits = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: the new limits are a valid structure, and no old ones are asked for.
+    let set = unsafe {
+        let resource = Resource::RLIMIT_NOFILE as _;
+        libc::prlimit(daemon.pid(), resource, &raw const limits, std::ptr::null_mut())
+    };
+    assert_eq!(set, 0);
+    let idle: Vec<_> = (0..100).map(|_| daemon.connect()).collect();
+    for _ in 0..5 {
+        assert_eq!(daemon.get("/health").status, 200);
+    }
+    assert!(daemon.log().matches("accepting a connection failed").count() <= 2);
+    drop(idle);
+}

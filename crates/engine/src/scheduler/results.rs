@@ -228,8 +228,7 @@ impl Scheduler {
         self.release(slot, (tokens, written), adapters);
         // Update counters before the client sees the answer.
         self.shared.finished(Some(finished.total - finished.queued));
-        // The client may have disconnected.
-        let _ = events.send(Event::Finished(finished));
+        events.send(Event::Finished(finished));
     }
 
     pub(super) fn finish_all(&mut self, reason: &FinishReason) {
