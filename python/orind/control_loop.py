@@ -219,6 +219,10 @@ class ControlLoop:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_memory"):
+            self.close()
+
     def __repr__(self) -> str:
         def names(tensors: Dict[str, Tensor]) -> Dict[str, Tuple[int, ...]]:
             return {name: tensor.shape for name, tensor in tensors.items()}
