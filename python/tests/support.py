@@ -54,7 +54,7 @@ def state(path):
 class Daemon:
     """A daemon with a folder of its own, stopped when the tests end."""
 
-    def __init__(self, config, model=MODEL, wait=True):
+    def __init__(self, config, model=MODEL, wait=True, environment=None):
         if program() is None:
             raise unittest.SkipTest("no program orind: build it, or name its folder in ORIND_BIN")
         self.folder = tempfile.mkdtemp(prefix="orind-py-")
@@ -73,8 +73,8 @@ ioctl_filter = "off"
         with open(os.path.join(self.folder, "orind.toml"), "w") as file:
             file.write(settings)
         names = ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "HOME")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("ORIND_")}
-        environment.update({name: self.folder for name in names})
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ORIND_")}
+        environment = {**inherited, **{name: self.folder for name in names}, **(environment or {})}
         self.log = open(os.path.join(self.folder, "log"), "w+")
         self.process = subprocess.Popen(
             [program(), "--config", os.path.join(self.folder, "orind.toml"), "--socket", self.socket],
