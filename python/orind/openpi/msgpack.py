@@ -49,7 +49,7 @@ class Array:
         return Tensor.of(values.astype("<f4"))
 
     def _converted(self) -> Tensor:
-        order, code = self._format
+        order, code = self._format[0], self._format[1]
         size = struct.calcsize(self._format)
         values = array.array("f")
         for at in range(0, self.data.nbytes, size << 16):
