@@ -7,6 +7,7 @@
 """
 
 from .address import Address, default_socket
+from .aio import AsyncClient, AsyncStream
 from .answers import Answer, Delta, Loaded, Run, Timings, ToolCall, Usage, tool
 from .client import Client, Stream
 from .control_loop import ControlLoop, Counts
@@ -19,7 +20,7 @@ from .transport import Event
 __version__ = "0.1.0"
 
 __all__ = [
-    "APIError", "Address", "Answer", "Busy", "Client", "Closed", "ConnectError", "ControlLoop", "Counts", "Delta",
+    "APIError", "Address", "Answer", "AsyncClient", "AsyncStream", "Busy", "Client", "Closed", "ConnectError", "ControlLoop", "Counts", "Delta",
     "Event", "InvalidRequest", "Loaded", "Metrics", "NotReady", "OrindError", "ProtocolError", "Run", "Sample",
     "StepFailed", "Stream", "Tensor", "Timeout", "Timings", "ToolCall", "Usage", "default_socket", "tool",
 ]

@@ -57,12 +57,16 @@ class Deadline:
 
 
 class Exchange:
-    """One request and its answer. `close`, also from another thread, cancels the request in the daemon."""
+    """One request and its answer. `close`, also from another thread, cancels the request in the daemon.
+
+    The constructor sends the request and does not wait for the answer, so `close` also interrupts that wait.
+    """
 
     def __init__(self, address: Address, method: str, path: str, body: Any, token: Optional[str],
                  timeout: Optional[float], headers: Optional[Mapping[str, str]] = None) -> None:
         self.address = address
         self.complete = False
+        self.response: Optional[http.client.HTTPResponse] = None
         self._deadline = Deadline(timeout)
         self._closed = False
         self._lock = threading.Lock()
@@ -107,17 +111,23 @@ class Exchange:
             lines["Authorization"] = f"Bearer {token}"
         try:
             self._limit()
-            try:
-                self._connection.request(method, path, data, lines)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # an early refusal may be waiting to be read
-            self._limit()
-            self.response = self._connection.getresponse()
+            self._connection.request(method, path, data, lines)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # an early refusal may be waiting to be read
         except (OSError, http.client.HTTPException) as error:
             raise self._failure(error) from error
-        self.status = self.response.status
-        if not 200 <= self.status < 300:
-            raise self._refusal()
+
+    def _wait(self) -> http.client.HTTPResponse:
+        """Waits for the head of the answer; raises the error that it reports."""
+        if self.response is None:
+            try:
+                self._limit()
+                self.response = self._connection.getresponse()
+            except (OSError, AttributeError, http.client.HTTPException) as error:
+                raise self._failure(error) from error
+            if not 200 <= self.response.status < 300:
+                raise self._refusal(self.response)
+        return self.response
 
     def _limit(self) -> None:
         if self._socket is not None:
@@ -131,27 +141,28 @@ class Exchange:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return ConnectError(f"{self.address}: the daemon closed the connection: {reason}")
 
-    def _refusal(self) -> APIError:
+    def _refusal(self, response: http.client.HTTPResponse) -> APIError:
         text = self._read(MAX_ERROR, whole=False)
         try:
             body = json.loads(text)
         except ValueError:
             body = text.decode("utf-8", "replace").strip()
-        return APIError.parse(body, self.status, {k: v for k, v in self.response.getheaders()})
+        return APIError.parse(body, response.status, dict(response.getheaders()))
 
     def chunks(self) -> Iterator[bytes]:
         """Yields the body in pieces as they arrive."""
-        while not self.response.isclosed():
+        response = self._wait()
+        while not response.isclosed():
             try:
                 self._limit()
-                piece = self.response.read1(1 << 16)
+                piece = response.read1(1 << 16)
             except (OSError, ValueError, AttributeError, http.client.HTTPException) as error:
                 raise self._failure(error) from error
             if self._closed:
                 raise Closed("the request was closed")
             if piece:
                 yield piece
-            elif self.response.length:
+            elif response.length:
                 raise ConnectError(f"{self.address}: the daemon closed the connection within its answer")
             else:
                 return
@@ -225,9 +236,8 @@ class Exchange:
         self.close()
         with self._lock:
             self._socket = None
-        response = getattr(self, "response", None)
-        if response is not None:
-            response.close()
+        if self.response is not None:
+            self.response.close()
         self._connection.close()
 
     def finish(self) -> None:

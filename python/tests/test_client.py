@@ -79,6 +79,21 @@ class Generation(unittest.TestCase):
         timer.join()
         self.idle()
 
+    def test_a_stream_is_closed_before_its_first_token(self):
+        with Impostor(b"", hold=True) as server:
+            stream = orind.Client(server.path).chat_stream("hi")
+            timer = threading.Timer(0.05, stream.close)
+            timer.start()
+            with self.assertRaises(orind.Closed):
+                stream.result()
+            timer.join()
+        # In the daemon: while a prompt is evaluated.
+        stream = self.client.generate_stream(f"{time.time()} {'a ' * 900}", max_tokens=400, ignore_eos=True)
+        stream.close()
+        with self.assertRaises(orind.Closed):
+            next(stream)
+        self.idle()
+
     def test_a_time_limit_ends_the_request(self):
         began = time.monotonic()
         with self.assertRaises(orind.Timeout):
