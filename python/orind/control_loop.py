@@ -44,6 +44,7 @@ class ControlLoop:
         if not name or "\n" in name:
             raise ValueError(f"{name!r} is no name of a control loop")
         self.name = name
+        self.address = where
         self._path = f"{where.path}.lanes"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._fds: List[int] = []

@@ -105,7 +105,7 @@ class Exchange:
         lines: Dict[str, str] = {"Connection": "close", "Accept": "*/*", **headers}
         data = None
         if body is not None:
-            data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+            data = _encode(body)
             lines["Content-Type"] = "application/json"
         if token and not self.address.is_local:
             lines["Authorization"] = f"Bearer {token}"
@@ -243,6 +243,13 @@ class Exchange:
     def finish(self) -> None:
         """Closes the connection; for the end of an iteration."""
         self._release()
+
+
+def _encode(body: Any) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can express
+        return json.dumps(body, allow_nan=False).encode("ascii")
 
 
 def absolute(name: str, address: Address) -> str:

@@ -74,14 +74,23 @@ ioctl_filter = "off"
             file.write(settings)
         names = ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "HOME")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ORIND_")}
-        environment = {**inherited, **{name: self.folder for name in names}, **(environment or {})}
+        self.environment = {**inherited, **{name: self.folder for name in names}, **(environment or {})}
         self.log = open(os.path.join(self.folder, "log"), "w+")
-        self.process = subprocess.Popen(
-            [program(), "--config", os.path.join(self.folder, "orind.toml"), "--socket", self.socket],
-            env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        self.start()
         self.client = orind.Client(self.socket, timeout=60)
         if wait:
             self.wait()
+
+    def start(self):
+        """Starts the program, also again after its end."""
+        self.process = subprocess.Popen(
+            [program(), "--config", os.path.join(self.folder, "orind.toml"), "--socket", self.socket],
+            env=self.environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+
+    def kill(self):
+        """Ends the program without notice."""
+        self.process.kill()
+        self.process.wait()
 
     def wait(self):
         """Waits until the model is loaded; fails with the log if the daemon ends."""
@@ -101,8 +110,7 @@ ioctl_filter = "off"
 
     def stop(self):
         if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -47,6 +47,13 @@ class Generation(unittest.TestCase):
         answer = self.client.chat("hi", json_schema=schema, max_tokens=40, temperature=0)
         self.assertIsInstance(answer.json()["on"], bool)
 
+    def test_text_of_every_kind_is_sent(self):
+        for text in ["\u00e9\u4e16\U0001f916", "half \ud83d a pair", "\u2028\x00\x7f"]:
+            self.assertTrue(self.client.tokenize(text))
+        self.assertEqual(self.client.detokenize(self.client.tokenize("half \ud83d a pair")), "half \ufffd a pair")
+        with self.assertRaises(ValueError):
+            self.client.chat("hi", temperature=float("nan"))
+
     def test_a_conversation_is_rendered(self):
         self.assertIn("hello there", self.client.render([{"role": "user", "content": "hello there"}]))
 

@@ -77,8 +77,7 @@ class Loop(unittest.TestCase):
         loop = other.client.control_loop("policy")
         self.addCleanup(loop.close)
         loop.step()
-        other.process.kill()
-        other.process.wait()
+        other.kill()
         with self.assertRaises(orind.ConnectError):
             for _ in range(3):
                 loop.step(timeout=5)

@@ -152,6 +152,24 @@ class Protocol(unittest.TestCase):
             self.assertGreater(answer["server_timing"]["infer_ms"], 0)
             self.assertEqual("prev_total_ms" in answer["server_timing"], round_ > 0)
 
+    def test_a_restarted_daemon_is_connected_again(self):
+        other = support.Daemon(support.LOOPS)
+        self.addCleanup(other.stop)
+        loop = other.client.control_loop("policy")
+        policy = LoopPolicy(loop)
+        observation = {"observation": support.example()[0]}
+        self.check(policy.infer(observation, 5)["action"])
+        other.kill()
+        with self.assertRaises(orind.ConnectError):
+            for _ in range(3):
+                policy.infer(observation, 5)
+        with self.assertRaises(orind.ConnectError):
+            policy.infer(observation, 5)
+        other.start()
+        other.wait()
+        self.check(policy.infer(observation, 5)["action"])
+        policy._loop.close()
+
     def test_a_network_of_the_daemon(self):
         policy = NetworkPolicy(support.daemon().client, POLICY, {"observation": [0, 12]})
         client, metadata = self.open(policy, metadata={"robot": "arm"})

@@ -229,12 +229,16 @@ class Loop(unittest.TestCase):
         self.addCleanup(other.stop)
         node = self.connected(address=other.socket, trigger="message")
         GRAPH.publish("/joints", JointState(position=self.observation))
-        other.process.kill()
-        other.process.wait()
+        other.kill()
         for _ in range(2):
             GRAPH.publish("/joints", JointState(position=self.observation))
         self.assertEqual(self.status().level, b"\x02")
         self.assertIsNone(node.loop)
+        other.start()
+        eventually(lambda: node.loop is not None or node.report(), 30)
+        before = len(GRAPH.sent["/commands"])
+        GRAPH.publish("/joints", JointState(position=self.observation))
+        self.assertEqual(len(GRAPH.sent["/commands"]), before + 1)
 
     def test_wrong_parameters_name_the_form(self):
         for values, reason in [({"inputs": ["x"]}, "write NAME=TOPIC"), ({"loop": ""}, "required"),

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..client import Client
 from ..control_loop import ControlLoop
-from ..errors import OrindError, Timeout
+from ..errors import ConnectError, OrindError, Timeout
 from ..tensor import Tensor, count
 from .msgpack import Array
 
@@ -87,24 +87,34 @@ class NetworkPolicy(Policy):
 
 
 class LoopPolicy(Policy):
-    """A control loop of the daemon. One step runs at a time."""
+    """A control loop of the daemon. One step runs at a time. After a lost connection the next one connects again."""
 
     def __init__(self, loop: ControlLoop, inputs: Optional[Mapping[str, str]] = None,
                  outputs: Optional[Mapping[str, str]] = None) -> None:
         super().__init__(inputs, outputs)
-        self._loop, self._lock = loop, threading.Lock()
+        self._loop, self._lock, self._lost = loop, threading.Lock(), False
 
     def infer(self, observation: Mapping[Any, Any], timeout: float) -> Dict[str, Any]:
-        flat, values, batched = flatten(observation), {}, False
-        for name, place in self._loop.inputs.items():
-            values[name], added = fitted(self._take(flat, name), name, place.shape)
-            batched |= added
         if not self._lock.acquire(timeout=timeout):
             raise Timeout(f"the control loop {self._loop.name} is busy for longer than {timeout} s")
         try:
-            return self._give(self._loop.step(values, timeout=timeout), batched)
+            return self._step(flatten(observation), timeout)
+        except ConnectError:
+            self._lost = True
+            raise
         finally:
             self._lock.release()
+
+    def _step(self, flat: Mapping[str, Any], timeout: float) -> Dict[str, Any]:
+        if self._lost:
+            self._loop.close()
+            self._loop = ControlLoop(self._loop.name, self._loop.address)
+            self._lost = False
+        values, batched = {}, False
+        for name, place in self._loop.inputs.items():
+            values[name], added = fitted(self._take(flat, name), name, place.shape)
+            batched |= added
+        return self._give(self._loop.step(values, timeout=timeout), batched)
 
     def metadata(self) -> Dict[str, Any]:
         shapes = {name: place.shape for name, place in self._loop.inputs.items()}
