@@ -5,7 +5,7 @@ import base64
 import math
 import struct
 import sys
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from . import dlpack
 from .errors import OrindError
@@ -84,8 +84,12 @@ class Tensor:
     def __array_interface__(self) -> Dict[str, Any]:
         return {"version": 3, "shape": self.shape, "typestr": "<f4", "data": self.memory}
 
-    def __dlpack__(self, **_: Any) -> Any:
-        """Returns a DLPack capsule that shares the values."""
+    def __dlpack__(self, *, copy: Optional[bool] = None, dl_device: Optional[Tuple[int, int]] = None, **_: Any) -> Any:
+        """Returns a DLPack capsule that shares the values, or has a copy if one is requested."""
+        if dl_device is not None and tuple(dl_device) != dlpack.CPU:
+            raise BufferError(f"the values are in the CPU's memory, not on device {dl_device}")
+        if copy:
+            return self.copy().__dlpack__()
         if self.memory.readonly:
             raise BufferError("the values are read-only, which DLPack cannot express")
         return dlpack.export(self.memory, self.shape)

@@ -108,7 +108,9 @@ class Loop(unittest.TestCase):
                 numpy.testing.assert_allclose(view, [self.action], atol=1e-5)
                 self.assertTrue(numpy.shares_memory(view, views[0]))
             self.assertEqual(loop.inputs["observation"].__dlpack_device__(), (1, 0))
-            action.__dlpack__()  # a capsule without a consumer
+            action.__dlpack__(stream=None, max_version=(1, 0))  # a capsule without a consumer
+            with self.assertRaises(BufferError):
+                action.__dlpack__(dl_device=(2, 0))
         # Arrays outlive the loop.
         numpy.testing.assert_allclose(views[2], [self.action], atol=1e-5)
 

@@ -289,6 +289,9 @@ class Packages(unittest.TestCase):
         self.assertIn(f'version="{orind.__version__}"', setup)
         for module, function in re.findall(r"= orind_ros\.(\w+):(\w+)", setup):
             self.assertTrue(callable(getattr({"language": language, "control_loop": control_loop}[module], function)))
+        with open(os.path.join(ROS, "orind_ros", "config", "example.yaml")) as file:
+            entries = re.findall(r'"(\w+=[^"]+)"', file.read())
+        self.assertEqual([Mapping(entry).name for entry in entries], ["observation", "action"])
         with open(os.path.join(ROS, "orind_interfaces", "CMakeLists.txt")) as file:
             listed = set(re.findall(r"(?:msg|srv|action)/\w+\.\w+", file.read()))
         there = {os.path.relpath(path, os.path.join(ROS, "orind_interfaces"))
