@@ -270,6 +270,14 @@ class Protocol(unittest.TestCase):
 
 
 class Messages(unittest.TestCase):
+    def test_masks_are_removed(self):
+        from orind.openpi import websocket
+
+        seeded = random.Random(3)
+        for size in [0, 1, 3, 4, 5, 1000, websocket.PART - 1, websocket.PART, websocket.PART + 3, 3 * websocket.PART + 2]:
+            data, mask = bytes(seeded.getrandbits(8) for _ in range(size)), bytes([1, 0, 254, 7])
+            self.assertEqual(websocket._unmask(data, mask), bytes(b ^ mask[i % 4] for i, b in enumerate(data)))
+
     def test_values_survive(self):
         for value in [None, True, False, 0, 127, 128, -1, -33, 1 << 40, (1 << 64) - 1, -(1 << 63), 1.5, "", "x" * 300, [],
                       [1, [2, "a"]], {}, {"a": {"b": [None]}}, {1: 2}]:

@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000, help="port to listen on [default: %(default)s]")
     parser.add_argument("--key-file", metavar="FILE", help="file with the key that clients must send [$OPENPI_API_KEY]")
     parser.add_argument("--deadline", type=float, default=10.0, metavar="S", help="limit of an inference in seconds")
-    parser.add_argument("--max-message", type=int, default=64, metavar="MIB", help="largest message in MiB")
+    parser.add_argument("--max-message", type=int, default=16, metavar="MIB", help="largest message in MiB")
     parser.add_argument("--max-connections", type=int, default=8, metavar="N", help="clients at once")
     parser.add_argument("--quiet", action="store_true", help="log warnings only")
     return parser

@@ -23,7 +23,7 @@ class Server:
     """
 
     def __init__(self, policy: Policy, host: str = "127.0.0.1", port: int = 8000, *, key: Optional[str] = None,
-                 deadline: float = 10.0, max_message: int = 64 << 20, max_connections: int = 8,
+                 deadline: float = 10.0, max_message: int = 16 << 20, max_connections: int = 8,
                  message_seconds: float = 30.0, metadata: Optional[Dict[str, Any]] = None) -> None:
         if not deadline > 0:
             raise ValueError(f"deadline {deadline} must be greater than 0")

@@ -9,6 +9,7 @@ import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 MAX_HEAD = 16384
+PART = 65536
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 NORMAL, PROTOCOL, TOO_BIG, INTERNAL = 1000, 1002, 1009, 1011
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -193,7 +194,11 @@ class Connection:
 
 
 def _unmask(data: bytes, mask: bytes) -> bytes:
-    # Integers of any length make this a loop in C.
-    size = len(data)
-    key = int.from_bytes((mask * (size // 4 + 1))[:size], "little")
-    return (int.from_bytes(data, "little") ^ key).to_bytes(size, "little")
+    # Integers of any length make this a loop in C; parts limit the memory of the integers.
+    key = int.from_bytes(mask * (PART // 4), "little")
+    parts = []
+    for at in range(0, len(data), PART):
+        part = data[at:at + PART]
+        own = key if len(part) == PART else key & ((1 << 8 * len(part)) - 1)
+        parts.append((int.from_bytes(part, "little") ^ own).to_bytes(len(part), "little"))
+    return b"".join(parts)
