@@ -14,11 +14,8 @@ Each runs for SECONDS (60) with an idle daemon, during decode and during prompts
 client stamps it and ends when the client has the action. Prints the number of steps later than DEADLINE_US (500), the
 median, the 99.9th percentile and the maximum. The client and the `asleep` loop have real-time priorities if permitted.
 """
-import json
-import mmap
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,50 +25,29 @@ import time
 import numpy as np
 import onnxruntime
 
-orind, policy = map(os.path.abspath, sys.argv[1:3])
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+import orind
+
+program, policy = map(os.path.abspath, sys.argv[1:3])
 SECONDS = float((sys.argv + ["60"])[3])
 MODEL = os.environ.get("MODEL", "synthetic:llama-3.2-1b:q6_k")
 THREADS = int(os.environ.get("THREADS", 1))
 DEADLINE_US = int(os.environ.get("DEADLINE_US", 500))
 folder = pathlib.Path(tempfile.mkdtemp())
 daemon = folder / "s"
+client = orind.Client(daemon)
 
 
-def request(method, path, body=None):
-    """Sends an HTTP request and returns the body of the response."""
-    data = json.dumps(body).encode() if body else b""
-    with socket.socket(socket.AF_UNIX) as s:
-        s.connect(str(daemon))
-        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
-        s.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
-        answer = b""
-        while part := s.recv(1 << 16):
-            answer += part
-    return answer.split(b"\r\n\r\n", 1)[1]
-
-
-class ControlLoop:
+class Loop:
     def __init__(self, name):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(f"{daemon}.lanes")
-        self.socket.sendall(name.encode() + b"\n")
-        line, fds, _, _ = socket.recv_fds(self.socket, 1 << 16, 3)
-        about = json.loads(line)
-        self.memory, self.start, self.answer = mmap.mmap(fds[0], about["bytes"]), fds[1], fds[2]
-        place = lambda tensor: np.frombuffer(self.memory, np.float32, 12 if tensor["name"] == "observation" else 4, tensor["offset"])
-        self.observation, self.action = place(about["inputs"][0]), place(about["outputs"][0])
-        self.head = np.frombuffer(self.memory, np.uint64, 4, 0)
+        self.loop = orind.ControlLoop(name, daemon)
+        self.observation, self.action = self.loop.inputs["observation"].numpy(), self.loop.outputs["action"].numpy()
         self.awake = name == "awake"
 
     def step(self, observation):
         self.observation[:] = observation
-        answered = self.head[1]
-        self.head[0] = time.monotonic_ns()
-        os.eventfd_write(self.start, 1)
-        while self.awake and self.head[1] == answered:
-            pass
-        os.eventfd_read(self.answer)
-        return self.action.copy()
+        self.loop.step(spin=self.awake)
+        return self.action[0].copy()
 
 
 class Onnxruntime:
@@ -104,21 +80,21 @@ def load_daemon(kind, stop):
     n = 0
     while kind != "nothing" and not stop.is_set():
         n += 1
-        request("POST", "/v1/completions", {"prompt": f"{n} {prompt}", "max_tokens": tokens})
+        client.generate(f"{n} {prompt}", max_tokens=tokens)
 
 
 (folder / "orind.toml").write_text(
     f"model = '{MODEL}'\nthreads = {THREADS}\nbackend = 'cpu'\nslots = 1\ncontext = 4096\n"
     + "".join(f"[[lane]]\nname = '{name}'\nnetwork = '{policy}'\ndeadline_us = {DEADLINE_US}\npriority = {priority}\nspin_us = {spin}\n"
               "shapes = { observation = [1, 12] }\n" for name, priority, spin in [("asleep", 50, 0), ("awake", 0, 2000)]))
-process = subprocess.Popen([orind, "--config", folder / "orind.toml", "--socket", daemon], stderr=subprocess.DEVNULL)
+process = subprocess.Popen([program, "--config", folder / "orind.toml", "--socket", daemon], stderr=subprocess.DEVNULL)
 try:
     while True:
         try:
-            status = json.loads(request("GET", "/orin/v1/status"))
+            status = client.status()
             if status["state"]["name"] == "ready" and all(lane["state"] == "ready" for lane in status["lanes"]):
                 break
-        except OSError:
+        except orind.ConnectError:
             pass
         time.sleep(0.2)
     peer = Onnxruntime()
@@ -128,7 +104,7 @@ try:
         print("no permission for a real-time priority: times include waits for other threads", file=sys.stderr)
     observation = np.linspace(-1, 1, 12, dtype=np.float32)
     for name in ["asleep", "awake"]:
-        assert np.allclose(ControlLoop(name).step(observation), peer.step(observation), atol=1e-5)
+        assert np.allclose(Loop(name).step(observation), peer.step(observation), atol=1e-5)
     time.sleep(0.5)
     print(f"| load | way | steps | later than {DEADLINE_US} us | median, us | p99.9, us | maximum, us |\n|---|---|---|---|---|---|---|")
     for kind in ["nothing", "decode", "prompts"]:
@@ -136,7 +112,7 @@ try:
             # The daemon stops polling for a control loop without a client.
             way = None
             time.sleep(0.2)
-            way = peer if name == "onnxruntime" else ControlLoop(name)
+            way = peer if name == "onnxruntime" else Loop(name)
             stop = threading.Event()
             load = threading.Thread(target=load_daemon, args=(kind, stop), daemon=True)
             load.start()

@@ -6,7 +6,8 @@ SCRIPT.json is a list of texts. The model answers a conversation with tools and 
 last one; without tools it says "ok". A text may be a tool call in Hermes' format:
 `<tool_call>{"name": .., "arguments": ..}</tool_call>`.
 
-The chat template counts the results and renders one control token. Each token predicts the next piece of its text:
+The chat template counts the results and ends with one control token. Before it are the beginnings of calls and results,
+because the daemon rewrites conversations for templates that drop them. Each token predicts the next piece of its text:
 layers add nothing, and the output row of a piece is the embedding of the token before it.
 """
 
@@ -64,7 +65,8 @@ def template(count):
     return (
         '{#- <think></think> <tool_call>{"name": .., "arguments": ..}</tool_call> -#}{%- if enable_thinking -%}{%- endif -%}'
         "{%- set n = namespace(results=0) -%}"
-        '{%- for m in messages -%}{%- if m.role == "tool" -%}{%- set n.results = n.results + 1 -%}{%- endif -%}{%- endfor -%}'
+        '{%- for m in messages -%}{%- if m.role == "tool" -%}{%- set n.results = n.results + 1 -%}{{- m.content[:40] -}}{%- endif -%}'
+        '{%- for c in m.tool_calls or [] -%}{{- (c.function.arguments | tojson)[:40] -}}{%- endfor -%}{%- endfor -%}'
         "{%- if not tools -%}<|plain|>" + turns + f"{{%- else -%}}<|turn-{count - 1}|>{{%- endif -%}}"
     )
 

@@ -95,7 +95,7 @@ fn a_token_with_a_non_finite_embedding_ends_only_requests_with_it() {
 }
 
 /// The tokens before the error, and the error.
-fn until_it_fails(mut events: engine::Events) -> (Vec<u32>, GenerateError) {
+fn until_it_fails(mut events: ::engine::Events) -> (Vec<u32>, GenerateError) {
     let mut ids = Vec::new();
     loop {
         match events.blocking_recv() {
