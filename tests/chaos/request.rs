@@ -117,6 +117,8 @@ fn heavy() -> Vec<Value> {
         // Generates until the slot is full.
         json!({"prompt": ids(CONTEXT as u32 - 30), "temperature": 0, "ignore_eos": true}),
         json!({"prompt": ids(3), "temperature": 0, "ignore_eos": true}),
+        // The limit is cut to the slot.
+        json!({"prompt": "a", "max_tokens": 100_000, "temperature": 0, "ignore_eos": true}),
     ]
 }
 
@@ -141,7 +143,6 @@ fn bad() -> Vec<Request> {
     const JSON: &str = "application/json";
     vec![
         post(COMPLETIONS, json!({"prompt": ids(5000)})),
-        post(COMPLETIONS, json!({"prompt": "a", "max_tokens": 100_000})),
         post(COMPLETIONS, json!({"prompt": [1_000_000]})),
         post(COMPLETIONS, json!({"prompt": [-1]})),
         post(COMPLETIONS, json!({"prompt": []})),

@@ -245,6 +245,6 @@ fn a_failed_additional_load_leaves_no_thread_and_no_entry() {
     let before = threads();
     (1..30).for_each(fail);
     daemon::eventually("the engines' threads end", || threads() <= before);
-    assert_eq!(daemon.get("/orin/v1/status").json()["residents"], json!([]));
+    assert!(daemon.get("/orin/v1/status").json()["residents"].is_null());
     assert!(!daemon.get("/metrics").body.contains("absent-"));
 }
