@@ -31,7 +31,7 @@ use config::{Config, Effect, IoctlFilter};
 use device::cpu::Isa;
 use engine::{DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
 use errors::about;
-use errors::invalid;
+use errors::{invalid, printable};
 use realtime::control_loops::{self, ControlLoopServer};
 use server::tcp::{self, Port, Token};
 use server::{App, Listeners, Stop, socket};
@@ -166,9 +166,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             let error = command_line(error, &Args::command());
-            // The error cannot be reported either if printing it fails.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            return print_usage(&error);
         }
     };
     let done = args.config().map_err(|e| e.to_string()).and_then(|config| {
@@ -181,7 +179,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            let _ = writeln!(io::stderr(), "orind: {message}");
+            let _ = writeln!(io::stderr(), "orind: {}", printable::page(&message));
             ExitCode::FAILURE
         }
     }
@@ -208,7 +206,7 @@ fn check(config: &Config) -> Result<(), String> {
         // Writing to a string cannot fail.
         let _ = write!(text, "# Additional model `{id}`. {description}");
     }
-    io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
+    io::stdout().write_all(printable::page(&text).as_bytes()).map_err(|e| e.to_string())
 }
 
 /// Describes the model that a load would use, and its memory.
@@ -496,4 +494,16 @@ pub fn command_line(error: clap::Error, command: &clap::Command) -> clap::Error 
     let (value, flag) = (text(ContextKind::InvalidValue), text(ContextKind::InvalidArg));
     let message = format!("{flag}: is '{}', {why}\n", invalid::excerpt(&value));
     clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
+}
+
+/// Prints clap's error, or the help text, and returns the exit code. Without colours if an argument
+/// has control characters, which are escaped.
+pub fn print_usage(error: &clap::Error) -> ExitCode {
+    let has_control = |word: OsString| word.to_string_lossy().contains(printable::is_control);
+    // The error cannot be reported either if printing it fails.
+    let _ = match std::env::args_os().any(has_control) {
+        true => io::stderr().write_all(printable::page(&error.render().to_string()).as_bytes()),
+        false => error.print(),
+    };
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
