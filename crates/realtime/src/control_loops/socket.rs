@@ -1,23 +1,20 @@
 //! Socket of the control loops, next to the daemon's own. A client sends a loop's name and a line
-//! feed. The answer is a line of JSON with three descriptors: shared memory, start counter, answer
-//! counter. The client owns the loop until it closes the connection. An error is a line `{"error":
-//! ...}` without descriptors.
+//! feed. The answer is a line of JSON with three descriptors: shared memory, start counter, socket
+//! that signals answers. The client owns the loop until it closes the connection. An error is a line
+//! `{"error": ...}` without descriptors.
 
-use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write as _};
+use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::eventfd::EventFd;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
-use serde_json::json;
 
-use super::memory::Client;
+use super::memory::{Client, Disconnection, error_line};
 use super::{ControlLoops, State};
 use errors::invalid::excerpt;
 
@@ -25,10 +22,13 @@ use errors::invalid::excerpt;
 const MAX_CONNECTIONS: usize = 64;
 
 /// Maximum length of a name with its line feed, in bytes.
-const MAX_NAME: u64 = 256;
+const MAX_NAME: usize = 256;
 
-/// Time limit for a client to send the loop's name.
-const NAME_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for a client to send the loop's name and to receive the answer.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// Pause after a client could not be accepted, and so the minimum time between two log lines.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts clients of the control loops.
 pub struct ControlLoopServer {
@@ -51,7 +51,7 @@ impl ControlLoopServer {
                     Err(error) => {
                         tracing::warn!(%error, "a client of a control loop was not accepted");
                         // Probably out of file descriptors.
-                        thread::sleep(Duration::from_millis(100));
+                        thread::sleep(PAUSE);
                     }
                 }
             }
@@ -73,6 +73,7 @@ impl ControlLoopServer {
         if let Err(error) = thread::Builder::new().name("lane client".into()).spawn(body) {
             self.connections.fetch_sub(1, Ordering::AcqRel);
             tracing::warn!(%error, "a client of a control loop was not accepted");
+            thread::sleep(PAUSE);
         }
     }
 
@@ -85,14 +86,9 @@ impl ControlLoopServer {
 
     /// Connects a client to the loop that it names.
     fn connect(&self, stream: &mut UnixStream) -> Result<Ownership, String> {
-        let system = |what: &'static str| move |error: io::Error| format!("cannot {what}: {error}");
-        stream.set_read_timeout(Some(NAME_TIMEOUT)).map_err(system("set a time limit"))?;
-        let mut name = String::new();
-        let mut lines = BufReader::new((&*stream).take(MAX_NAME));
-        lines.read_line(&mut name).map_err(system("read the control loop's name"))?;
-        let name =
-            name.strip_suffix('\n').ok_or("a control loop's name and a line feed are expected")?;
-        let control_loop = self.loops.find(&excerpt(name))?;
+        let deadline = Instant::now() + GREETING;
+        let name = read_name(stream, deadline)?;
+        let control_loop = self.loops.find(&excerpt(&name))?;
         let peer = getsockopt(&*stream, PeerCredentials).map_or(0, |peer| peer.pid());
         let (client, descriptors, layout) = {
             let mut state = control_loop.state.lock();
@@ -110,11 +106,7 @@ impl ControlLoopServer {
             }
             let (client, descriptors) =
                 Client::new(layout, stream).map_err(|error| error.to_string())?;
-            let ownership = Ownership {
-                start: Arc::clone(&client.start),
-                answer: Arc::clone(&client.answer),
-                disconnected: Arc::clone(&client.disconnected),
-            };
+            let ownership = Ownership(Arc::clone(&client.disconnection));
             clients
                 .try_send(client)
                 .map_err(|_| format!("control loop `{name}` is being released; try again"))?;
@@ -122,53 +114,83 @@ impl ControlLoopServer {
             (ownership, descriptors, Arc::clone(layout))
         };
         let text = serde_json::to_string(&*layout).map_err(|error| error.to_string())?;
-        let sent = send(stream, &format!("{text}\n"), &descriptors);
+        let sent = send(stream, &format!("{text}\n"), &descriptors, deadline);
         match sent {
             Ok(()) => Ok(client),
             Err(error) => {
-                client.release();
+                client.0.report();
                 Err(format!("cannot send the shared memory: {error}"))
             }
         }
     }
 }
 
-/// The client's ownership of a loop.
-struct Ownership {
-    start: Arc<EventFd>,
-    answer: Arc<EventFd>,
-    disconnected: Arc<AtomicBool>,
+/// Reads the loop's name, of which each byte may arrive late, but all by the deadline.
+fn read_name(stream: &mut UnixStream, deadline: Instant) -> Result<String, String> {
+    let failed =
+        |why: &dyn std::fmt::Display| format!("cannot read the control loop's name: {why}");
+    let mut bytes = [0; MAX_NAME];
+    let mut count = 0;
+    loop {
+        if let Some(end) = bytes[..count].iter().position(|byte| *byte == b'\n') {
+            let name = std::str::from_utf8(&bytes[..end]);
+            return name.map(str::to_owned).map_err(|error| failed(&error));
+        }
+        stream.set_read_timeout(Some(until(deadline)?)).map_err(|error| failed(&error))?;
+        match stream.read(&mut bytes[count..]) {
+            Ok(0) => return Err("a control loop's name and a line feed are expected".into()),
+            Ok(more) => count += more,
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
+                _ => return Err(failed(&error)),
+            },
+        }
+    }
 }
+
+/// Time until the deadline, or an error after it.
+fn until(deadline: Instant) -> Result<Duration, String> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let late = || format!("the greeting took longer than {} s", GREETING.as_secs());
+    (!left.is_zero()).then_some(left).ok_or_else(late)
+}
+
+/// The client's ownership of a loop.
+struct Ownership(Arc<Disconnection>);
 
 impl Ownership {
     fn wait_until_closed(self, mut stream: UnixStream) {
         let _ = stream.set_read_timeout(None);
         // Further input is ignored.
         let _ = io::copy(&mut stream, &mut io::sink());
-        self.release();
-    }
-
-    fn release(self) {
-        self.disconnected.store(true, Ordering::Release);
-        // If the client filled the answer counter, the loop's thread is blocked on it.
-        let _ = fcntl(&*self.answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
-        let _ = self.answer.read();
-        // Wakes the thread. A full counter wakes it too.
-        let _ = self.start.write(1);
+        self.0.report();
     }
 }
 
-fn send(stream: &UnixStream, text: &str, descriptors: &[OwnedFd; 3]) -> io::Result<()> {
+/// Sends the answer with its descriptors, which travel with the first byte.
+fn send(
+    stream: &UnixStream,
+    text: &str,
+    descriptors: &[OwnedFd; 3],
+    deadline: Instant,
+) -> io::Result<()> {
+    let late = |why: String| io::Error::new(io::ErrorKind::TimedOut, why);
+    stream.set_write_timeout(Some(until(deadline).map_err(late)?))?;
     let fds: [RawFd; 3] = descriptors.each_ref().map(OwnedFd::as_raw_fd);
     let rights = [ControlMessage::ScmRights(&fds)];
     let parts = [IoSlice::new(text.as_bytes())];
-    let sent = sendmsg::<()>(stream.as_raw_fd(), &parts, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
-    // The descriptors are sent with the first byte.
-    (&*stream).write_all(&text.as_bytes()[sent..])
+    let mut sent =
+        sendmsg::<()>(stream.as_raw_fd(), &parts, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    while sent < text.len() {
+        stream.set_write_timeout(Some(until(deadline).map_err(late)?))?;
+        sent += (&*stream).write(&text.as_bytes()[sent..])?;
+    }
+    Ok(())
 }
 
+/// Sends an error, in one piece.
 fn refuse(stream: &mut UnixStream, why: &str) {
-    let text = json!({ "error": { "message": why } });
-    // The client may have disconnected.
-    let _ = writeln!(stream, "{text}");
+    // The client may have disconnected, or not read what it was sent.
+    let _ = stream.set_write_timeout(Some(PAUSE));
+    let _ = stream.write_all(error_line(why).as_bytes());
 }
