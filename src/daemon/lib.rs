@@ -496,14 +496,17 @@ pub fn command_line(error: clap::Error, command: &clap::Command) -> clap::Error 
     clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
 }
 
-/// Prints clap's error, or the help text, and returns the exit code. Without colours if an argument
-/// has control characters, which are escaped.
+/// Prints clap's error, or the help text, and returns the exit code. If an argument has control
+/// characters, prints without colours, and indents all lines but the first: an argument cannot pass for
+/// a line of this program.
 pub fn print_usage(error: &clap::Error) -> ExitCode {
     let has_control = |word: OsString| word.to_string_lossy().contains(printable::is_control);
     // The error cannot be reported either if printing it fails.
-    let _ = match std::env::args_os().any(has_control) {
-        true => io::stderr().write_all(printable::page(&error.render().to_string()).as_bytes()),
-        false => error.print(),
+    let _ = if std::env::args_os().any(has_control) {
+        let text = error.render().to_string().trim_end().replace('\n', "\n  ");
+        writeln!(io::stderr(), "{}", printable::page(&text))
+    } else {
+        error.print()
     };
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
