@@ -141,7 +141,7 @@ impl Document {
 
     fn table(&self) -> String {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
-        let words = |text: &Option<String>| text.as_deref().map(|text| printable::line(text));
+        let words = |text: &Option<String>| text.as_deref().map(printable::line);
         let mut can = vec![if self.pooling.is_some() { "embeddings" } else { "completion" }];
         let chats = self.chat_template.is_some();
         for (has, word) in [(chats, "chat"), (self.tools, "tools"), (self.thinking, "thinking")] {

@@ -25,6 +25,7 @@ use self::heap_trim::HeapTrimmer;
 pub use self::load_flags::LoadFlags;
 use self::log::Log;
 use self::service::{EngineGone, Service};
+pub use self::signals::ignore_file_size_limit;
 use self::signals::{Parent, SignalEvent, Signals, parent_ended};
 use api::LoadRequest;
 use config::{Config, Effect, IoctlFilter};

@@ -194,7 +194,7 @@ impl Directory {
         Ok(room)
     }
 
-    /// The error of a full disk, or of a quota.
+    /// The error of a full disk, a quota, or a limit of file sizes.
     pub(crate) fn full(&self) -> Error {
         let (needs, free, reserve) = (1, 0, 0);
         Error::Space { folder: self.path.clone(), needs, free, reserve }

@@ -97,7 +97,9 @@ impl<'a> Part<'a> {
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.file.write_all(bytes).map_err(|source| match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.directory.full(),
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => self.directory.full(),
             _ => self.failed(source),
         })?;
         self.count(bytes);

@@ -244,18 +244,20 @@ fn receive(
         if let Some(expected) = total.filter(|&total| found > total) {
             return Err(Error::Size { url: file.url.clone(), expected, found });
         }
-        if room < count as u64 {
+        let mut write = || {
+            if room < count as u64 {
+                room = part.room(count as u64)?.min(ROOM_STEP);
+            }
+            room -= count as u64;
+            part.write(&buffer[..count])
+        };
+        if let Err(error) = write() {
             // Without a length, what has filled the disk may never end.
-            room = match (part.room(count as u64), total) {
-                (Err(Error::Space { folder, needs, free, reserve }), None) => {
-                    part.begin(None)?;
-                    return Err(Error::Space { folder, needs, free, reserve });
-                }
-                (room, _) => room?.min(ROOM_STEP),
-            };
+            if total.is_none() && matches!(error, Error::Space { .. }) {
+                part.begin(None)?;
+            }
+            return Err(error);
         }
-        room -= count as u64;
-        part.write(&buffer[..count])?;
         *received += count as u64;
         arrived += count as u64;
         if since.elapsed() >= SILENCE {
