@@ -78,7 +78,7 @@ fn forget(state_dir: &Path) -> Result<(), Error> {
             about.join(", ")
         ),
     };
-    writeln!(std::io::stderr(), "{}", printable::line(&told)).map_err(Error::from)
+    std::io::stderr().write_all((printable::line(&told) + "\n").as_bytes()).map_err(Error::from)
 }
 
 /// Formats problems first with their fixes, then the rest in short.

@@ -180,7 +180,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            let _ = writeln!(io::stderr(), "orind: {}", printable::page(&message));
+            let line = format!("orind: {}\n", printable::page(&message));
+            let _ = io::stderr().write_all(line.as_bytes());
             ExitCode::FAILURE
         }
     }
@@ -505,7 +506,7 @@ pub fn print_usage(error: &clap::Error) -> ExitCode {
     // The error cannot be reported either if printing it fails.
     let _ = if std::env::args_os().any(has_control) {
         let text = error.render().to_string().trim_end().replace('\n', "\n  ");
-        writeln!(io::stderr(), "{}", printable::page(&text))
+        io::stderr().write_all((printable::page(&text) + "\n").as_bytes())
     } else {
         error.print()
     };

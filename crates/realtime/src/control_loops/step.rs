@@ -29,6 +29,9 @@ const MAX_SKIPPED: u64 = 1000;
 /// spoil the loop's latencies by more.
 const OLDEST_START: u64 = 10_000_000_000;
 
+/// Shortest time in ns between two log lines about failed steps.
+const LOG_INTERVAL: u64 = 1_000_000_000;
+
 /// Starts the thread. It ends with the daemon.
 pub(super) fn spawn(
     control_loop: &Arc<ControlLoop>,
@@ -106,13 +109,15 @@ struct Step {
     buffer: Vec<f32>,
     /// Steps answered for the current client.
     answered: u64,
+    /// Earliest time of the next log line about a failed step.
+    next_log: u64,
 }
 
 impl Step {
     fn new(layout: &Arc<Layout>) -> Self {
         let tensors = layout.inputs.iter().chain(&layout.outputs);
         let most = tensors.map(TensorPlace::elements).max().unwrap_or(0);
-        Self { layout: Arc::clone(layout), buffer: vec![0.0; most], answered: 0 }
+        Self { layout: Arc::clone(layout), buffer: vec![0.0; most], answered: 0, next_log: 0 }
     }
 
     fn warm(&mut self, network: &mut Network) -> Result<(), onnx::Error> {
@@ -139,7 +144,7 @@ impl Step {
 
     /// Serves all starts of a client until it disconnects.
     fn serve(&mut self, control_loop: &ControlLoop, network: &mut Network, client: &Client) {
-        let (mut last, mut failed) = (0, 0_u64);
+        let mut last = 0;
         self.answered = 0;
         loop {
             spin_until_start(client, last, control_loop.config.spin_us);
@@ -156,13 +161,12 @@ impl Step {
                 Ok(()) => control_loop.latency.add(Duration::from_nanos(finished - started)),
                 Err(error) => {
                     control_loop.latency.fail();
-                    failed += 1;
-                    // Clients start steps at any rate: the log gets fewer and fewer lines.
-                    if failed.is_power_of_two() {
+                    // Clients start steps at any rate.
+                    if finished >= self.next_log {
+                        self.next_log = finished.saturating_add(LOG_INTERVAL);
                         tracing::error!(
                             lane = control_loop.config.name,
                             error = one_line(error),
-                            failed,
                             "a step failed"
                         );
                     }
