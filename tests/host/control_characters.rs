@@ -188,7 +188,8 @@ fn errors_show_no_bytes_of_other_files() {
     let settings = format!("network_root = '{}'", dir.path().display());
     let daemon = Daemon::launch(&settings);
     let base = "synthetic:tiny-llama:q8_0";
-    for secret in ["S3cr3t-token", "S3cr", "S3c", "\x53\x7f\x33", "ssh-rsa AAAAB3NzaC1", "1234567"]
+    for secret in
+        ["S3cr3t-token", "S3cr", "S3c", "\x53\x7f\x33", "ssh-rsa AAAAB3NzaC1", "{\"key\": 1}"]
     {
         let file = dir.path().join("secret");
         std::fs::write(&file, secret).unwrap();
