@@ -212,6 +212,12 @@ fn errors_arrive_whole_and_slow_greetings_end() {
         let count = stream.read(&mut line).unwrap();
         assert!(line[..count].ends_with(b"\n"), "{}", String::from_utf8_lossy(&line[..count]));
     }
+    // Connections that have not named a loop make room for others.
+    let idle: Vec<_> = (0..200).map(|_| UnixStream::connect(door(&daemon)).unwrap()).collect();
+    let (observation, _) = example();
+    let mut client = Client::open(&daemon, "policy").unwrap();
+    drop(idle);
+    client.step(&observation);
     let mut slow = UnixStream::connect(door(&daemon)).unwrap();
     let begin = Instant::now();
     while slow.write_all(b"p").is_ok() {

@@ -3,22 +3,25 @@
 //! that signals answers. The client owns the loop until it closes the connection. An error is a line
 //! `{"error": ...}` without descriptors.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
+use parking_lot::Mutex;
 
 use super::memory::{Client, Disconnection, error_line};
 use super::{ControlLoops, State};
 use errors::invalid::excerpt;
 
-/// Maximum number of connections.
+/// Maximum number of connections. The oldest one that has not named a loop makes room for another.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Maximum length of a name with its line feed, in bytes.
@@ -34,6 +37,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct ControlLoopServer {
     loops: Arc<ControlLoops>,
     connections: AtomicUsize,
+    /// Connections that have not named a loop, oldest first, by their number.
+    greeting: Mutex<VecDeque<(u64, UnixStream)>>,
+    /// Number of the next connection.
+    next: AtomicU64,
 }
 
 impl ControlLoopServer {
@@ -43,7 +50,12 @@ impl ControlLoopServer {
     /// The thread cannot be started.
     pub fn open(loops: Arc<ControlLoops>, listener: UnixListener) -> io::Result<()> {
         listener.set_nonblocking(false)?;
-        let server = Arc::new(Self { loops, connections: AtomicUsize::new(0) });
+        let server = Arc::new(Self {
+            loops,
+            connections: AtomicUsize::new(0),
+            greeting: Mutex::default(),
+            next: AtomicU64::new(0),
+        });
         let body = move || {
             for stream in listener.incoming() {
                 match stream {
@@ -60,34 +72,55 @@ impl ControlLoopServer {
     }
 
     fn admit(self: &Arc<Self>, mut stream: UnixStream) {
-        if self.connections.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
+        let is_full = self.connections.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS;
+        if is_full && !self.make_room() {
             self.connections.fetch_sub(1, Ordering::AcqRel);
             refuse(&mut stream, &format!("{MAX_CONNECTIONS} connections are open; close some"));
             return;
         }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // Without another descriptor it cannot be closed early, but has a deadline as well.
+        let greeting = stream.try_clone().ok().map(|stream| (number, stream));
+        self.greeting.lock().extend(greeting);
         let server = Arc::clone(self);
         let body = move || {
-            server.serve(stream);
+            server.serve(stream, number);
             server.connections.fetch_sub(1, Ordering::AcqRel);
         };
         if let Err(error) = thread::Builder::new().name("lane client".into()).spawn(body) {
             self.connections.fetch_sub(1, Ordering::AcqRel);
+            self.greeted(number);
             tracing::warn!(%error, "a client of a control loop was not accepted");
             thread::sleep(PAUSE);
         }
     }
 
-    fn serve(&self, mut stream: UnixStream) {
-        match self.connect(&mut stream) {
+    /// Closes the oldest connection that has not named a loop. Returns false if there is none.
+    fn make_room(&self) -> bool {
+        let oldest = self.greeting.lock().pop_front();
+        // Its thread ends, because it reads the end of the stream.
+        oldest.is_some_and(|(_, stream)| stream.shutdown(Shutdown::Both).is_ok())
+    }
+
+    /// Forgets a connection that has named a loop, or has ended.
+    fn greeted(&self, number: u64) {
+        self.greeting.lock().retain(|(other, _)| *other != number);
+    }
+
+    fn serve(&self, mut stream: UnixStream, number: u64) {
+        let connected = self.connect(&mut stream, number);
+        self.greeted(number);
+        match connected {
             Ok(ownership) => ownership.wait_until_closed(stream),
             Err(why) => refuse(&mut stream, &why),
         }
     }
 
     /// Connects a client to the loop that it names.
-    fn connect(&self, stream: &mut UnixStream) -> Result<Ownership, String> {
+    fn connect(&self, stream: &mut UnixStream, number: u64) -> Result<Ownership, String> {
         let deadline = Instant::now() + GREETING;
         let name = read_name(stream, deadline)?;
+        self.greeted(number);
         let control_loop = self.loops.find(&excerpt(&name))?;
         let peer = getsockopt(&*stream, PeerCredentials).map_or(0, |peer| peer.pid());
         let (client, descriptors, layout) = {
