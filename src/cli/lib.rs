@@ -58,6 +58,7 @@ use error::Error;
 use terminal::Terminal;
 
 pub fn main() -> ExitCode {
+    errors::printable::escape_panics();
     let args = match Args::read() {
         Ok(args) => args,
         Err(error) => return daemon::print_usage(&error),

@@ -163,6 +163,7 @@ pub fn definition() -> clap::Command {
 /// Runs the program; `args` begins with the program's name. Exit code: 0 after a clean stop, 1 if
 /// it cannot start, 2 if the flags are wrong.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    printable::escape_panics();
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
         Err(error) => {

@@ -1,7 +1,9 @@
 //! Control characters in text from outside: names, paths, strings of files, answers of servers.
 //! The programs write such text to terminals and logs only through these functions.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 /// True for characters that act on a terminal or reorder a line instead of being shown: C0, DEL, C1,
 /// line and paragraph separators, and the explicit marks of bidirectional text.
@@ -44,6 +46,22 @@ pub fn json(document: &str) -> String {
         }
     }
     shown
+}
+
+/// Makes panics print their messages escaped, in one piece: they may quote text from outside.
+pub fn escape_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let thread = std::thread::current();
+        let mut text = format!("thread '{}' {info}", thread.name().unwrap_or("<unnamed>"));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            text += &format!("\n{trace}");
+        }
+        // Lines of a message cannot pass for lines of a log.
+        let text = page(text.trim_end()).replace('\n', "\n  ") + "\n";
+        // There is no one to report the error to.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }));
 }
 
 /// Escapes control characters unless `keep` returns true for one and the character behind it.
