@@ -193,12 +193,6 @@ impl Directory {
         }
         Ok(room)
     }
-
-    /// The error of a full disk, a quota, or a limit of file sizes.
-    pub(crate) fn full(&self) -> Error {
-        let (needs, free, reserve) = (1, 0, 0);
-        Error::Space { folder: self.path.clone(), needs, free, reserve }
-    }
 }
 
 /// Names of a path, with `/` for the root.

@@ -60,6 +60,8 @@ pub enum Error {
         /// Bytes that a download leaves free.
         reserve: u64,
     },
+    #[error("{} cannot grow: the disk, a quota or a limit of file sizes is exhausted", path.display())]
+    Full { path: PathBuf },
     /// A link, a device, or a file with a second name, in place of a directory or a partial file.
     #[error("{} is a link or another special file, which is not followed; remove it", path.display())]
     Link { path: PathBuf },

@@ -99,7 +99,9 @@ impl<'a> Part<'a> {
         self.file.write_all(bytes).map_err(|source| match source.kind() {
             io::ErrorKind::StorageFull
             | io::ErrorKind::QuotaExceeded
-            | io::ErrorKind::FileTooLarge => self.directory.full(),
+            | io::ErrorKind::FileTooLarge => {
+                Error::Full { path: self.place.with_file_name(&self.name) }
+            }
             _ => self.failed(source),
         })?;
         self.count(bytes);

@@ -253,7 +253,7 @@ fn receive(
         };
         if let Err(error) = write() {
             // Without a length, what has filled the disk may never end.
-            if total.is_none() && matches!(error, Error::Space { .. }) {
+            if total.is_none() && matches!(error, Error::Space { .. } | Error::Full { .. }) {
                 part.begin(None)?;
             }
             return Err(error);
