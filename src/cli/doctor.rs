@@ -13,6 +13,7 @@ use device::Kernels;
 use device::bring_up;
 use device::tune::Declared;
 use doctor::{Facts, Finding, Report, Verdict, examine, worst};
+use errors::printable;
 use telemetry::{Probe, Root};
 
 /// Gathers facts, prints the findings, and returns the exit code of the worst one.
@@ -54,7 +55,11 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
     }
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = std::io::stdout().is_terminal() && !plain;
-    text::show(&report, args.json, |report| listing(&report.findings, colour))?;
+    if args.json {
+        text::json(&report)?;
+    } else {
+        text::painted_page(&listing(&report.findings, colour))?;
+    }
     Ok(ExitCode::from(match worst {
         Verdict::Failure => 4,
         Verdict::Warning => 3,
@@ -73,7 +78,7 @@ fn forget(state_dir: &Path) -> Result<(), Error> {
             about.join(", ")
         ),
     };
-    writeln!(std::io::stderr(), "{told}").map_err(Error::from)
+    std::io::stderr().write_all((printable::line(&told) + "\n").as_bytes()).map_err(Error::from)
 }
 
 /// Formats problems first with their fixes, then the rest in short.
@@ -89,10 +94,14 @@ fn listing(findings: &[Finding], colour: bool) -> String {
             Verdict::Ok | Verdict::NotApplicable => ("ok", ""),
         };
         let (on, off) = if colour && !paint.is_empty() { (paint, "\x1b[0m") } else { ("", "") };
-        text.push_str(&format!("{on}{word:<8}{off} {:<17} {}\n", finding.check, finding.found));
+        text.push_str(&format!(
+            "{on}{word:<8}{off} {:<17} {}\n",
+            finding.check,
+            printable::line(&finding.found)
+        ));
         for (name, line) in [("why", &finding.why), ("fix", &finding.fix)] {
             if let Some(line) = line {
-                text.push_str(&format!("         {name:<17} {line}\n"));
+                text.push_str(&format!("         {name:<17} {}\n", printable::line(line)));
             }
         }
     }

@@ -57,7 +57,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
     if args.json {
         let mut json = profile.to_json().map_err(tegra_probe::Error::from)?;
         json.push('\n');
-        text::print(&json)?;
+        text::json_text(&json)?;
     } else {
         text::page(&table(&profile))?;
     }

@@ -17,6 +17,8 @@ use api::{
     StreamOptions, Timings, Usage,
 };
 
+use errors::printable;
+
 /// End of a stream: everything but the text.
 #[derive(Default)]
 struct End {
@@ -145,7 +147,7 @@ impl End {
         while let Some(part) = stream.next().await? {
             let (text, usage, timings) = split(part);
             if !text.is_empty() {
-                text::print(&text)?;
+                text::painted(&printable::generated(&text))?;
                 end.ends_with_line_feed = text.ends_with('\n');
             }
             end.stats.add(usage, timings);

@@ -58,7 +58,11 @@ use error::Error;
 use terminal::Terminal;
 
 pub fn main() -> ExitCode {
-    let args = Args::read();
+    errors::printable::escape_panics();
+    let args = match Args::read() {
+        Ok(args) => args,
+        Err(error) => return daemon::print_usage(&error),
+    };
     let terminal = Terminal::new();
     ::device::enable_kernel_cache(config::default_tune_dir().join(config::COMPILED));
     let result = match args.command {

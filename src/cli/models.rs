@@ -11,7 +11,7 @@ use super::text;
 use api::client::Address;
 use api::{Available, LoadRequest};
 use config::LoadOptions;
-use errors::invalid::printable;
+use errors::printable;
 
 pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(), Error> {
     let models = connection.client()?.models().await?;
@@ -24,7 +24,7 @@ pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(
         let row = |model: &Available| {
             let size = model.bytes.map_or_else(|| "created on first load".into(), text::bytes);
             let why = model.why.as_ref().map(|why| format!("cannot be loaded: {why}"));
-            vec![format!("  {}", printable(&model.model)), size, why.unwrap_or_default()]
+            vec![format!("  {}", printable::line(&model.model)), size, why.unwrap_or_default()]
         };
         let rows: Vec<Vec<String>> = models.available.iter().map(row).collect();
         format!(

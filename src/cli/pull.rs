@@ -24,6 +24,7 @@ pub(super) async fn run(
     terminal: &Terminal,
     interrupted: Arc<Notify>,
 ) -> Result<(), Error> {
+    daemon::ignore_file_size_limit();
     let name: Name = args.name.parse()?;
     let (json, terminal) = (args.json, *terminal);
     let (named, cached) = (name.clone(), args.dir.is_none());

@@ -17,7 +17,7 @@ use super::on_runtime;
 use super::terminal::{Live, Terminal};
 use super::text;
 use api::{RunAnswer, RunInput, RunOutput, RunRequest, route};
-use errors::one_line;
+use errors::{one_line, printable};
 
 /// Number of values of an output that the table shows.
 const SHOWN: usize = 6;
@@ -205,7 +205,8 @@ fn write(dir: &Path, answers: &BTreeMap<String, Array>) -> Result<(), Error> {
     std::fs::create_dir_all(dir).map_err(|source| failed(dir, source))?;
     for (name, array) in answers {
         // Exporters use paths as names.
-        let file = dir.join(name.replace(['/', '\\'], "_") + ".npy");
+        let is_odd = |c: char| c == '/' || c == '\\' || printable::is_control(c);
+        let file = dir.join(name.replace(is_odd, "_") + ".npy");
         let Array { shape, values, .. } = array.clone();
         nn::files::write_npy(&file, &nn::files::Array { shape, values })
             .map_err(|error| Error::Output { file, why: one_line(&error) })?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use errors::invalid::printable;
+use errors::printable;
 use model::gguf::{Gguf, Value};
 use model::synthetic;
 use serde::Serialize;
@@ -141,7 +141,7 @@ impl Document {
 
     fn table(&self) -> String {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
-        let words = |text: &Option<String>| text.as_deref().map(|text| printable(text).to_string());
+        let words = |text: &Option<String>| text.as_deref().map(printable::line);
         let mut can = vec![if self.pooling.is_some() { "embeddings" } else { "completion" }];
         let chats = self.chat_template.is_some();
         for (has, word) in [(chats, "chat"), (self.tools, "tools"), (self.thinking, "thinking")] {
@@ -176,11 +176,11 @@ fn metadata(gguf: &Gguf) -> String {
             let line: String = text.chars().take(VALUE_LIMIT + 1).collect();
             let cut = line.chars().count() > VALUE_LIMIT;
             let line: String = line.chars().take(VALUE_LIMIT).collect();
-            format!("{}{}", printable(&line), if cut { "..." } else { "" })
+            format!("{}{}", printable::line(&line), if cut { "..." } else { "" })
         }
         other => other.as_u64().map_or_else(|| format!("{other:?}"), |number| number.to_string()),
     };
-    let row = |(key, entry): (&str, &Value)| vec![printable(key).to_string(), value(entry)];
+    let row = |(key, entry): (&str, &Value)| vec![printable::line(key), value(entry)];
     let rows: Vec<Vec<String>> = gguf.metadata().iter().map(row).collect();
     text::columns(&rows, &[])
 }

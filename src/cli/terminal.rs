@@ -7,7 +7,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::error::Error;
-use errors::one_line;
+use errors::{one_line, printable};
 
 /// Removes the numbers of the system's errors: their text says the same.
 fn without_codes(text: &str) -> String {
@@ -45,9 +45,9 @@ impl Terminal {
         self.paints
     }
 
-    /// Prints one line. A closed standard error is ignored.
+    /// Prints a message, with control characters escaped. A closed standard error is ignored.
     pub(super) fn print_line(&self, line: &str) {
-        let _ = writeln!(std::io::stderr(), "{line}");
+        let _ = std::io::stderr().write_all(format!("{}\n", printable::page(line)).as_bytes());
     }
 
     pub(super) fn error(&self, error: &Error) {
@@ -56,10 +56,14 @@ impl Terminal {
         }
         let (red, bold, end) =
             if self.colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
-        self.print_line(&format!("{red}error:{end} {}", without_codes(&one_line(error))));
+        // Some errors end with lines of a log. None of them can pass for a line of this program.
+        let message = without_codes(&one_line(error)).replace('\n', "\n  ");
+        let message = printable::page(&message);
+        let mut text = format!("{red}error:{end} {message}\n");
         if let Some(hint) = error.hint() {
-            self.print_line(&format!("{bold}hint:{end} {hint}"));
+            text += &format!("{bold}hint:{end} {}\n", printable::line(&hint));
         }
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
     /// Progress line for work of unknown length.
@@ -112,7 +116,7 @@ impl Live {
     }
 
     pub(super) fn message(&self, message: impl Into<String>) {
-        let message = message.into();
+        let message = printable::line(&message.into());
         if self.0.message() != message {
             self.0.set_message(message);
         }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::error::Error;
 use super::wrap;
+use errors::printable;
 
 pub(super) use super::wrap::columns;
 
@@ -53,7 +54,13 @@ pub(super) fn short_time(ns: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
+/// Prints text, with control characters escaped.
 pub(super) fn print(text: &str) -> Result<(), Error> {
+    painted(&printable::page(text))
+}
+
+/// Prints text with colours. The caller has escaped what it contains from elsewhere.
+pub(super) fn painted(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
@@ -73,12 +80,22 @@ pub(super) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
 
 /// Prints text for people, wrapped to the terminal.
 pub(super) fn page(text: &str) -> Result<(), Error> {
-    print(&wrap::page(text, wrap::width()))
+    painted_page(&printable::page(text))
+}
+
+/// As [`page`], with colours. The caller has escaped what it contains from elsewhere.
+pub(super) fn painted_page(text: &str) -> Result<(), Error> {
+    painted(&wrap::page(text, wrap::width()))
 }
 
 /// Prints a document as indented JSON.
 pub(super) fn json<T: Serialize>(document: &T) -> Result<(), Error> {
-    print(&(serde_json::to_string_pretty(document).map_err(io::Error::from)? + "\n"))
+    json_text(&(serde_json::to_string_pretty(document).map_err(io::Error::from)? + "\n"))
+}
+
+/// Prints a document that is JSON already.
+pub(super) fn json_text(document: &str) -> Result<(), Error> {
+    painted(&printable::json(document))
 }
 
 /// Prints a document as indented JSON or as text.

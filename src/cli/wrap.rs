@@ -3,6 +3,8 @@
 
 use std::io::IsTerminal;
 
+use errors::printable;
+
 /// Narrower terminals are treated as this width.
 const NARROWEST: usize = 20;
 
@@ -19,6 +21,7 @@ pub(super) fn width() -> Option<usize> {
 
 /// Aligns columns, two spaces apart; columns in `right` are right-aligned.
 pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
+    let rows = &lines(rows);
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
         widths.resize(widths.len().max(row.len()), 0);
@@ -41,6 +44,11 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Cells as one line each.
+fn lines(rows: &[Vec<String>]) -> Vec<Vec<String>> {
+    rows.iter().map(|row| row.iter().map(|cell| printable::line(cell)).collect()).collect()
 }
 
 /// Number of visible characters in a line, without colour codes.
@@ -156,6 +164,7 @@ fn wrapped(begin: &str, text: &str, indent: usize, width: usize) -> String {
 
 /// Formats each row as a list with the names of the first row.
 pub(super) fn lists(rows: &[Vec<String>], width: usize) -> String {
+    let rows = lines(rows);
     let Some((names, rows)) = rows.split_first() else { return String::new() };
     let mut page = String::new();
     for row in rows {

@@ -25,13 +25,14 @@ use self::heap_trim::HeapTrimmer;
 pub use self::load_flags::LoadFlags;
 use self::log::Log;
 use self::service::{EngineGone, Service};
+pub use self::signals::ignore_file_size_limit;
 use self::signals::{Parent, SignalEvent, Signals, parent_ended};
 use api::LoadRequest;
 use config::{Config, Effect, IoctlFilter};
 use device::cpu::Isa;
 use engine::{DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
 use errors::about;
-use errors::invalid;
+use errors::{invalid, printable};
 use realtime::control_loops::{self, ControlLoopServer};
 use server::tcp::{self, Port, Token};
 use server::{App, Listeners, Stop, socket};
@@ -162,13 +163,12 @@ pub fn definition() -> clap::Command {
 /// Runs the program; `args` begins with the program's name. Exit code: 0 after a clean stop, 1 if
 /// it cannot start, 2 if the flags are wrong.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    printable::escape_panics();
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
         Err(error) => {
             let error = command_line(error, &Args::command());
-            // The error cannot be reported either if printing it fails.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            return print_usage(&error);
         }
     };
     let done = args.config().map_err(|e| e.to_string()).and_then(|config| {
@@ -181,7 +181,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            let _ = writeln!(io::stderr(), "orind: {message}");
+            let line = format!("orind: {}\n", printable::page(&message));
+            let _ = io::stderr().write_all(line.as_bytes());
             ExitCode::FAILURE
         }
     }
@@ -208,7 +209,7 @@ fn check(config: &Config) -> Result<(), String> {
         // Writing to a string cannot fail.
         let _ = write!(text, "# Additional model `{id}`. {description}");
     }
-    io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
+    io::stdout().write_all(printable::page(&text).as_bytes()).map_err(|e| e.to_string())
 }
 
 /// Describes the model that a load would use, and its memory.
@@ -496,4 +497,19 @@ pub fn command_line(error: clap::Error, command: &clap::Command) -> clap::Error 
     let (value, flag) = (text(ContextKind::InvalidValue), text(ContextKind::InvalidArg));
     let message = format!("{flag}: is '{}', {why}\n", invalid::excerpt(&value));
     clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
+}
+
+/// Prints clap's error, or the help text, and returns the exit code. If an argument has control
+/// characters, prints without colours, and indents all lines but the first: an argument cannot pass for
+/// a line of this program.
+pub fn print_usage(error: &clap::Error) -> ExitCode {
+    let has_control = |word: OsString| word.to_string_lossy().contains(printable::is_control);
+    // The error cannot be reported either if printing it fails.
+    let _ = if std::env::args_os().any(has_control) {
+        let text = error.render().to_string().trim_end().replace('\n', "\n  ");
+        io::stderr().write_all((printable::page(&text) + "\n").as_bytes())
+    } else {
+        error.print()
+    };
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

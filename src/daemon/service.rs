@@ -12,6 +12,7 @@ use nix::sys::socket::{getsockname, getsockopt, sockopt};
 use sd_notify::NotifyState;
 
 use engine::{Handle, Loading, Snapshot, State};
+use errors::printable;
 use server::App;
 
 /// Interval between checks of status and engines; shorter if the watchdog needs it.
@@ -87,7 +88,8 @@ impl Service {
         if alive && self.watchdog.is_some() {
             message.push(NotifyState::Watchdog);
         }
-        let status = describe(&states);
+        // A line feed would begin another message to the service manager.
+        let status = printable::line(&describe(&states));
         if status != self.status {
             self.status = status;
             message.push(NotifyState::Status(&self.status));

@@ -19,6 +19,13 @@ pub(super) enum SignalEvent {
     Reload,
 }
 
+/// Makes exceeding the limit of file sizes an error of the write call instead of a signal that ends
+/// the process.
+pub fn ignore_file_size_limit() {
+    // SAFETY: SIG_IGN is a disposition that runs no code of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -31,9 +38,7 @@ impl Signals {
     /// SIGHUP means that the terminal was closed if the log is written to a terminal or there is no
     /// configuration to reload. Otherwise it means reload.
     pub(super) fn new(configured: bool) -> io::Result<Self> {
-        // Exceeding the file size limit is an error of the write call instead.
-        // SAFETY: SIG_IGN is a disposition that runs no code of ours.
-        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        ignore_file_size_limit();
         let hangup = !ignored(libc::SIGHUP);
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

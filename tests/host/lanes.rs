@@ -1,9 +1,12 @@
 //! Control loops of the daemon: clients, deadlines, refused configurations, status and metrics.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use orind_testing::control_loop::{Client, door, example, lane, ready};
@@ -99,7 +102,7 @@ fn a_control_loop_belongs_to_one_client_until_it_closes() {
     }
     first.start.write(1).unwrap();
     eventually("garbage is answered", || first.answer.read().is_ok());
-    // The daemon cannot signal the next answer without blocking.
+    // Numbers that no counter of the loop accepts.
     fcntl(&first.answer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
     first.answer.write(u64::MAX - 1).unwrap();
     first.start.write(u64::MAX - 1).unwrap();
@@ -114,6 +117,116 @@ fn a_control_loop_belongs_to_one_client_until_it_closes() {
     memory.fill(0x7f);
     assert_eq!(second.step(&observation), want);
     assert_eq!(other.step(&observation), want);
+}
+
+/// The log's size after half a second of what a client does.
+fn log_after(daemon: &Daemon, mut act: impl FnMut()) -> usize {
+    let end = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < end {
+        act();
+    }
+    daemon.log().len()
+}
+
+/// Another process has the client's descriptors, and uses them while the client goes away.
+#[test]
+fn nothing_that_a_client_shares_blocks_a_control_loop() {
+    let daemon = Daemon::launch(&lane("policy", "rate_hz = 500"));
+    ready(&daemon);
+    let (observation, _) = example();
+    let mut want = None;
+    for round in 0..4 {
+        let mut opened = None;
+        eventually("the loop is free again", || {
+            opened = Client::open(&daemon, "policy").ok();
+            opened.is_some()
+        });
+        let mut client = opened.unwrap();
+        let got = client.step(&observation);
+        assert_eq!(*want.get_or_insert_with(|| got.clone()), got);
+        let [start, answer] =
+            [&client.start, &client.answer].map(|fd| fd.as_fd().try_clone_to_owned().unwrap());
+        let stop = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&stop);
+        let left = std::thread::spawn(move || {
+            let flags = [OFlag::O_NONBLOCK, OFlag::empty()];
+            for turn in 0_usize.. {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                for fd in [&start, &answer] {
+                    // Odd rounds leave the answers unread, others take starts away from the loop.
+                    let _ = fcntl(fd, FcntlArg::F_SETFL(flags[turn % 2]));
+                    let _ = fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+                    let _ = match round % 2 {
+                        0 => nix::unistd::read(fd, &mut [0; 8]).map(drop),
+                        _ => nix::unistd::write(fd, &(u64::MAX - 1).to_ne_bytes()).map(drop),
+                    };
+                }
+            }
+        });
+        let log = log_after(&daemon, || {
+            let _ = fcntl(&client.start, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+            let _ = client.start.write(u64::MAX - 1);
+        });
+        assert!(log < 20_000, "{log} bytes of log");
+        drop(client);
+        let mut again = None;
+        eventually("the loop is free while a process of the client acts", || {
+            again = Client::open(&daemon, "policy").ok();
+            again.is_some()
+        });
+        assert_eq!(again.unwrap().step(&observation), *want.as_ref().unwrap());
+        stop.store(true, Ordering::Relaxed);
+        left.join().unwrap();
+    }
+}
+
+#[test]
+fn clients_cannot_spoil_the_figures() {
+    let daemon = Daemon::launch(&lane("policy", ""));
+    ready(&daemon);
+    let mut client = Client::open(&daemon, "policy").unwrap();
+    let (observation, _) = example();
+    for started in [1, u64::MAX, u64::MAX / 2] {
+        client.memory[..8].copy_from_slice(&started.to_le_bytes());
+        client.step(&observation);
+    }
+    for _ in 0..3 {
+        client.start.write(u64::MAX - 1).unwrap();
+        client.answer.read().unwrap();
+    }
+    let lane = daemon.get("/orin/v1/status").json()["lanes"][0].clone();
+    assert!(lane["skipped"].as_u64().unwrap() <= 3000, "{lane}");
+    assert!(lane["worst_s"].as_f64().unwrap() < 10.0, "{lane}");
+}
+
+#[test]
+fn errors_arrive_whole_and_slow_greetings_end() {
+    let daemon = Daemon::launch(&lane("policy", ""));
+    ready(&daemon);
+    for _ in 0..200 {
+        let mut stream = UnixStream::connect(door(&daemon)).unwrap();
+        stream.write_all(b"nobody\n").unwrap();
+        let mut line = [0; 4096];
+        let count = stream.read(&mut line).unwrap();
+        assert!(line[..count].ends_with(b"\n"), "{}", String::from_utf8_lossy(&line[..count]));
+    }
+    // Connections that have not named a loop make room for others.
+    let idle: Vec<_> = (0..200).map(|_| UnixStream::connect(door(&daemon)).unwrap()).collect();
+    let (observation, _) = example();
+    let mut client = Client::open(&daemon, "policy").unwrap();
+    drop(idle);
+    client.step(&observation);
+    let mut slow = UnixStream::connect(door(&daemon)).unwrap();
+    let begin = Instant::now();
+    while slow.write_all(b"p").is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the greeting has no end");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let mut line = String::new();
+    let _ = slow.read_to_string(&mut line);
+    assert!(line.contains("the greeting took longer than 5 s"), "{line}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod bench;
 mod chat;
 mod commands;
 mod compare;
+mod control_characters;
 mod core_tour;
 mod cpu;
 mod daemon;

@@ -213,8 +213,11 @@ fn is_origin(origin: &str) -> bool {
         && host.chars().all(of_a_host)
 }
 
-/// Checks a name of a model or control loop; returns the rule that it breaks.
-fn check_name(name: &str) -> Result<(), &'static str> {
+/// Checks a name of a model or control loop.
+///
+/// # Errors
+/// The rule that it breaks.
+pub fn check_name(name: &str) -> Result<(), &'static str> {
     let named = !name.is_empty() && name.len() <= 64;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match named && name.chars().all(plain) {

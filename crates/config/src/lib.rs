@@ -23,6 +23,7 @@ use std::time::Duration;
 use model::synthetic;
 use serde::{Deserialize, Serialize};
 
+pub use self::check::check_name;
 pub use self::environment::variable_of;
 pub use self::keys::{Change, Effect, keys};
 pub use self::load::{Backend, CpuIsa, KvType, LoadOptions, named, tokens};

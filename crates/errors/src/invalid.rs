@@ -1,27 +1,17 @@
 //! Messages for invalid values: the value, truncated, and what is expected instead. Replaces the
 //! Rust types in parser errors by words that users of JSON, TOML and command lines know.
 
+use crate::printable::line;
+
 /// Maximum number of characters of a value in a message.
 pub const EXCERPT_CHARACTERS: usize = 80;
 
 /// Returns a value for a message: on one line, truncated to [`EXCERPT_CHARACTERS`] characters.
 pub fn excerpt(value: &str) -> String {
     match value.char_indices().nth(EXCERPT_CHARACTERS) {
-        Some((end, _)) => format!("{}.. ({} bytes)", printable(&value[..end]), value.len()),
-        None => printable(value),
+        Some((end, _)) => format!("{}.. ({} bytes)", line(&value[..end]), value.len()),
+        None => line(value),
     }
-}
-
-/// Escapes control characters, which could move a terminal's cursor.
-pub fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character.is_control() {
-            true => printable.extend(character.escape_default()),
-            false => printable.push(character),
-        }
-    }
-    printable
 }
 
 /// Message of a `serde_json` error without line and column, for messages that name the field.

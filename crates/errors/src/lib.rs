@@ -1,7 +1,8 @@
-//! Error reporting: an error with its causes on one line ([`one_line`], [`about`]), and messages
-//! for invalid values ([`invalid`]).
+//! Error reporting: an error with its causes on one line ([`one_line`], [`about`]), messages for
+//! invalid values ([`invalid`]), and text for terminals and logs ([`printable`]).
 
 pub mod invalid;
+pub mod printable;
 
 use std::error::Error;
 

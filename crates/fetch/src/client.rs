@@ -1,5 +1,6 @@
 //! HTTP client: the machine's certificate authorities, timeouts, the hub's address and token.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,18 +10,27 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::error::Error;
 use crate::file::{File, Folder, place};
-use crate::hub::{self, Listing};
-use crate::name::{Name, Place, parts};
+use crate::hub::{self, Listing, Sibling};
+use crate::name::{Name, Place, Split};
 use crate::sum::Sum;
 
 /// Default address of the hub.
 pub(crate) const ENDPOINT: &str = "https://huggingface.co";
 
 /// Timeout for a silent server.
-const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// Most bytes of a hub listing: enough for ten thousand files.
 const LISTING: u64 = 16 << 20;
+
+/// Most files of a repository.
+const LISTED: usize = 10_000;
+
+/// Time limit for a hub's listing, with its redirects.
+const LISTING_TIME: Duration = Duration::from_secs(60);
+
+/// Most parts of a model that is named by a URL, which has no list of its files.
+const PARTS: u32 = 1000;
 
 /// Characters of a path that are not percent-encoded.
 const PATH: &AsciiSet =
@@ -76,8 +86,13 @@ impl Client {
     pub fn files(&self, name: &Name, folder: Folder, sum: Option<Sum>) -> Result<Vec<File>, Error> {
         let mut files = match name {
             Name::Url(url) => {
-                let all = parts(url.file()).unwrap_or_default();
-                let mut urls: Vec<_> = all.iter().filter_map(|part| url.part(part)).collect();
+                let split = Split::of(url.file());
+                if let Some(Split { count, .. }) = split.filter(|split| split.count > PARTS) {
+                    let (name, most) = (url.text().to_owned(), PARTS);
+                    return Err(Error::TooManyParts { name, count, most });
+                }
+                let all = split.into_iter().flat_map(Split::parts);
+                let mut urls: Vec<_> = all.filter_map(|part| url.part(&part)).collect();
                 if urls.is_empty() {
                     urls.push(url.clone());
                 }
@@ -106,16 +121,20 @@ impl Client {
         let Place { owner, repository, .. } = at;
         let url =
             format!("{}/api/models/{owner}/{repository}/revision/main?blobs=true", self.endpoint);
-        let mut answer = self.get(&url, true, &[])?;
+        let mut answer = self.get(&url, true, &[], Some(LISTING_TIME))?;
         succeeded(&url, answer.status().as_u16())?;
         let body = answer.body_mut().with_config().limit(LISTING).read_to_vec();
         let body = body
             .map_err(|source| Error::Unreachable { url: url.clone(), source: Box::new(source) })?;
         let listing: Listing = serde_json::from_slice(&body)
             .map_err(|error| Error::answer(&url, error.to_string()))?;
-        let there: Vec<String> = listing.siblings.iter().map(|one| one.rfilename.clone()).collect();
+        if listing.siblings.len() > LISTED {
+            return Err(Error::answer(&url, format!("lists more than {LISTED} files")));
+        }
+        let there = listing.siblings.iter().map(|one| (one.rfilename.as_str(), one));
+        let there: HashMap<&str, &Sibling> = there.collect();
         let file = |path: String| {
-            let entry = listing.siblings.iter().find(|one| one.rfilename == path);
+            let entry = there.get(path.as_str());
             let sum = entry.and_then(|entry| entry.lfs.as_ref()?.sha256.as_deref());
             let sum = sum.map(str::parse).transpose().map_err(|why| Error::answer(&url, why))?;
             let escaped = utf8_percent_encode(&path, PATH);
@@ -128,7 +147,8 @@ impl Client {
                 hub: true,
             })
         };
-        hub::choose(at, &there)?.into_iter().map(file).collect()
+        let names: BTreeSet<&str> = there.keys().copied().collect();
+        hub::choose(at, &names)?.into_iter().map(file).collect()
     }
 
     /// Sends one request and follows redirects; `hub` allows the token to be sent.
@@ -137,6 +157,7 @@ impl Client {
         url: &str,
         hub: bool,
         headers: &[(&str, &str)],
+        limit: Option<Duration>,
     ) -> Result<ureq::http::Response<ureq::Body>, Error> {
         let secure = url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
         if secure && !self.authorities {
@@ -150,7 +171,7 @@ impl Client {
             request = request.header(*name, *value);
         }
         // Never downgrade from https.
-        let answer = request.config().https_only(secure).build().call();
+        let answer = request.config().https_only(secure).timeout_global(limit).build().call();
         answer.map_err(|source| Error::Unreachable { url: url.into(), source: Box::new(source) })
     }
 }

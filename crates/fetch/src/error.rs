@@ -49,8 +49,31 @@ pub enum Error {
     Sum { url: String, expected: Sum, found: Sum },
     #[error("--sha256 takes one file, but `{name}` is split into {count}")]
     SplitSum { name: String, count: usize },
-    #[error("not enough disk space: {} needed, {} free in {}", bytes(*needs), bytes(*free), folder.display())]
-    Space { folder: PathBuf, needs: u64, free: u64 },
+    #[error(
+        "not enough disk space: {} needed, {} free in {}, of which {} must stay free",
+        bytes(*needs), bytes(*free), folder.display(), bytes(*reserve)
+    )]
+    Space {
+        folder: PathBuf,
+        needs: u64,
+        free: u64,
+        /// Bytes that a download leaves free.
+        reserve: u64,
+    },
+    #[error("{} cannot grow: the disk, a quota or a limit of file sizes is exhausted", path.display())]
+    Full { path: PathBuf },
+    /// A link, a device, or a file with a second name, in place of a directory or a partial file.
+    #[error("{} is a link or another special file, which is not followed; remove it", path.display())]
+    Link { path: PathBuf },
+    #[error(
+        "{url} sends less than {} in {seconds} s; {} are kept, the same command resumes",
+        bytes(*least), bytes(*got)
+    )]
+    Slow { url: String, least: u64, seconds: u64, got: u64 },
+    #[error("{url} was interrupted {times} times; {} are kept, the same command resumes", bytes(*got))]
+    Unsteady { url: String, got: u64, times: u32 },
+    #[error("{name} is split into {count} parts, at most {most} are supported")]
+    TooManyParts { name: String, count: u32, most: u32 },
     #[error("another process is downloading {}", path.display())]
     Busy { path: PathBuf },
     #[error("{}: {source}", path.display())]

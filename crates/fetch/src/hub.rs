@@ -6,17 +6,24 @@
 //! the checksum of a Git LFS file. Files are then downloaded at that commit, so that the parts of a
 //! model belong together.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::error::Error;
-use crate::name::{Place, Which, checked, parts};
+use crate::name::{Place, Split, Which, checked};
 
 /// Default type if a repository has several.
 const USUAL: &str = "Q4_K_M";
+
+/// Most files of a repository in the cache.
+const MOST_FILES: usize = 10_000;
+
+/// Most models that an error names.
+const NAMED: usize = 20;
 
 /// The hub's description of a repository.
 #[derive(Deserialize)]
@@ -46,18 +53,22 @@ impl Listing {
     }
 }
 
-/// Paths of the files below a folder.
-pub(crate) fn listed(folder: &Path) -> Vec<String> {
-    let mut found = Vec::new();
+/// Paths of the files below a folder, at most [`MOST_FILES`]. Links to folders are not followed, so
+/// that a loop of them ends.
+pub(crate) fn listed(folder: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten().take(MOST_FILES) {
             let path = entry.path();
-            if path.is_dir() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push(path);
             } else if let Some(file) = path.strip_prefix(folder).ok().and_then(Path::to_str) {
-                found.push(file.to_owned());
+                found.insert(file.to_owned());
             }
+        }
+        if found.len() + folders.len() > MOST_FILES {
+            break;
         }
     }
     found
@@ -65,56 +76,63 @@ pub(crate) fn listed(folder: &Path) -> Vec<String> {
 
 /// Files of the model that `place` means, out of those in `there`; all parts, in order, for a split
 /// model.
-pub(crate) fn choose(place: &Place, there: &[String]) -> Result<Vec<String>, Error> {
+pub(crate) fn choose<S: Borrow<str> + Ord>(
+    place: &Place,
+    there: &BTreeSet<S>,
+) -> Result<Vec<String>, Error> {
     let repository = place.at();
     if let Which::File(file) = &place.which {
-        let all = parts_of(file);
         // If the file is missing altogether, the server reports it.
-        return match all.iter().find(|part| !there.contains(part)) {
-            Some(part) if all.len() > 1 && there.contains(file) => {
-                Err(Error::NoPart { repository, file: part.clone() })
-            }
-            _ => Ok(all),
-        };
-    }
-    // Groups split models by their name without part numbers.
-    let mut models: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for file in there.iter().filter(|file| is_model(file)) {
-        let all = parts_of(file);
-        let stem = if all.len() > 1 {
-            &file[..file.len() - "-00001-of-00001.gguf".len()]
+        return if there.contains(file.as_str()) {
+            all_parts(&repository, file, there)
         } else {
-            &file[..file.len() - ".gguf".len()]
+            Ok(vec![file.clone()])
         };
-        models.entry(stem.to_owned()).or_insert(all);
     }
-    let of = |kind: &str| -> Vec<&Vec<String>> {
-        models.iter().filter(|(stem, _)| ends_in(stem, kind)).map(|(_, files)| files).collect()
+    // Each model by its name without part numbers, with one of its files.
+    let mut models: BTreeMap<&str, &str> = BTreeMap::new();
+    for file in there.iter().map(Borrow::borrow).filter(|file| is_model(file)) {
+        let extension = if Split::of(file).is_some() { "-00001-of-00001.gguf" } else { ".gguf" };
+        models.entry(&file[..file.len() - extension.len()]).or_insert(file);
+    }
+    let of = |kind: &str| -> Vec<&str> {
+        models.iter().filter(|(stem, _)| ends_in(stem, kind)).map(|(_, file)| *file).collect()
     };
     let (wanted, found) = match &place.which {
         Which::Type(kind) => (kind.as_str(), of(kind)),
-        _ if models.len() == 1 => (USUAL, models.values().collect()),
+        _ if models.len() == 1 => (USUAL, models.values().copied().collect()),
         _ => (USUAL, of(USUAL)),
     };
-    let names =
-        || models.keys().map(|stem| stem.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
-    let files = match found[..] {
-        _ if models.is_empty() => return Err(Error::NoModel { repository }),
-        [] => return Err(Error::NoType { repository, wanted: wanted.into(), there: names() }),
-        [files] => files,
-        _ => return Err(Error::Several { repository, wanted: wanted.into(), there: names() }),
-    };
-    match files.iter().find(|file| !there.contains(file)) {
-        Some(file) => Err(Error::NoPart { repository, file: file.clone() }),
-        None => Ok(files.clone()),
+    match found[..] {
+        _ if models.is_empty() => Err(Error::NoModel { repository }),
+        [] => Err(Error::NoType { repository, wanted: wanted.into(), there: named(&models) }),
+        [file] => all_parts(&repository, file, there),
+        _ => Err(Error::Several { repository, wanted: wanted.into(), there: named(&models) }),
     }
 }
 
-/// All parts of the model that a file belongs to.
-fn parts_of(file: &str) -> Vec<String> {
-    let (folder, name) = file.rsplit_once('/').map_or(("", file), |(folder, name)| (folder, name));
-    let full = |part: String| if folder.is_empty() { part } else { format!("{folder}/{part}") };
-    parts(name).map_or_else(|| vec![file.to_owned()], |all| all.into_iter().map(full).collect())
+/// Names of models for a message, the first few.
+fn named(models: &BTreeMap<&str, &str>) -> String {
+    let names = models.keys().take(NAMED).map(|stem| stem.escape_debug().to_string());
+    let names = names.collect::<Vec<_>>().join(", ");
+    match models.len().saturating_sub(NAMED) {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
+}
+
+/// All parts of the model that a file belongs to. Fails if one is missing.
+fn all_parts<S: Borrow<str> + Ord>(
+    repository: &str,
+    file: &str,
+    there: &BTreeSet<S>,
+) -> Result<Vec<String>, Error> {
+    let Some(split) = Split::of(file) else { return Ok(vec![file.to_owned()]) };
+    let part = |file: String| match there.contains(file.as_str()) {
+        true => Ok(file),
+        false => Err(Error::NoPart { repository: repository.into(), file }),
+    };
+    split.parts().map(part).collect()
 }
 
 /// True for GGUF files that can run: not for vision projectors (`mmproj`).
@@ -139,7 +157,7 @@ mod tests {
 
     fn chosen(name: &str, there: &[&str]) -> Result<Vec<String>, String> {
         let Ok(Name::Hub(place)) = name.parse() else { panic!("{name}") };
-        let there: Vec<String> = there.iter().map(|&file| file.to_owned()).collect();
+        let there: BTreeSet<&str> = there.iter().copied().collect();
         choose(&place, &there).map_err(|error| error.to_string())
     }
 

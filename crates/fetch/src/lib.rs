@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod directory;
 mod error;
 mod file;
 mod hub;

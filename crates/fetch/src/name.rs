@@ -223,18 +223,32 @@ pub(crate) fn checked(part: &str) -> Result<(), String> {
 /// Length of `-00002-of-00003.gguf`.
 const PART: usize = 20;
 
-/// Names of all parts of a split model, given one of them: `NAME-00002-of-00003.gguf`. `None` if
-/// the file is not split.
-pub(crate) fn parts(file: &str) -> Option<Vec<String>> {
-    let rest = file.strip_suffix(".gguf")?;
-    let (rest, count) = rest.rsplit_once("-of-")?;
-    let (name, number) = rest.rsplit_once('-')?;
-    let five = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !five(number) || !five(count) {
-        return None;
+/// A file of a split model: `NAME-00002-of-00003.gguf`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) count: u32,
+}
+
+impl<'a> Split<'a> {
+    /// Returns `None` if the file is not split.
+    pub(crate) fn of(file: &'a str) -> Option<Self> {
+        let rest = file.strip_suffix(".gguf")?;
+        let (rest, count) = rest.rsplit_once("-of-")?;
+        let (name, number) = rest.rsplit_once('-')?;
+        let five = |text: &str| -> Option<u32> {
+            let digits = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse().ok().filter(|_| digits)
+        };
+        let (number, count) = (five(number)?, five(count)?);
+        (1..=count).contains(&number).then_some(Self { name, count })
     }
-    let count: u32 = count.parse().ok()?;
-    Some((1..=count).map(|number| format!("{name}-{number:05}-of-{count:05}.gguf")).collect())
+
+    /// Names of all parts, which are made one at a time: a name of a few bytes can mean 99,999.
+    pub(crate) fn parts(self) -> impl Iterator<Item = String> + use<'a> {
+        let Self { name, count } = self;
+        (1..=count).map(move |number| format!("{name}-{number:05}-of-{count:05}.gguf"))
+    }
 }
 
 #[cfg(test)]
@@ -305,10 +319,18 @@ mod tests {
 
     #[test]
     fn parts_of_split_models_are_listed() {
-        let all = parts("m-00002-of-00003.gguf").unwrap();
-        assert_eq!(all, [1, 2, 3].map(|n| format!("m-0000{n}-of-00003.gguf")));
-        for whole in ["m.gguf", "m-2-of-3.gguf", "m-00001-of-00002.bin", "m-0000x-of-00002.gguf"] {
-            assert_eq!(parts(whole), None, "{whole}");
+        let all: Vec<String> = Split::of("a/m-00002-of-00003.gguf").unwrap().parts().collect();
+        assert_eq!(all, [1, 2, 3].map(|n| format!("a/m-0000{n}-of-00003.gguf")));
+        for whole in [
+            "m.gguf",
+            "m-2-of-3.gguf",
+            "m-00001-of-00002.bin",
+            "m-0000x-of-00002.gguf",
+            "m-00001-of-00000.gguf",
+            "m-00000-of-00002.gguf",
+            "m-00003-of-00002.gguf",
+        ] {
+            assert!(Split::of(whole).is_none(), "{whole}");
         }
     }
 }

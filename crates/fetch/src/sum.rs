@@ -3,7 +3,6 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
 use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
@@ -13,8 +12,7 @@ pub struct Sum(pub(crate) [u8; 32]);
 
 impl Sum {
     /// Checksum of a file; `read` receives the number of bytes read so far.
-    pub(crate) fn of(path: &Path, read: &mut dyn FnMut(u64)) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+    pub(crate) fn of(mut file: &File, read: &mut dyn FnMut(u64)) -> io::Result<Self> {
         let (mut sum, mut done, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 17]);
         loop {
             let count = file.read(&mut buffer)?;

@@ -5,14 +5,15 @@
 //! the whole file, including bytes from earlier tries.
 
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
+use std::time::Instant;
 
-use nix::sys::statvfs::statvfs;
 use ureq::http::{HeaderMap, Response, header};
 use ureq::{Body, http};
 
-use crate::client::{Client, succeeded};
+use crate::client::{Client, SILENCE, succeeded};
+use crate::directory::Directory;
 use crate::error::Error;
 use crate::file::File;
 use crate::part::Part;
@@ -20,6 +21,15 @@ use crate::sum::Sum;
 
 /// Most consecutive interruptions without progress.
 const TRIES: u32 = 5;
+
+/// Most interruptions of a download, whatever was received in between.
+const INTERRUPTIONS: u32 = 1000;
+
+/// Fewest bytes in each [`SILENCE`]: a server that sends less does not make progress.
+const LEAST: u64 = 64 << 10;
+
+/// Bytes after which the free space of the disk is looked up again.
+const ROOM_STEP: u64 = 64 << 20;
 
 /// Result of a download.
 #[derive(Clone, Debug)]
@@ -59,23 +69,49 @@ impl Client {
         anew: bool,
         watch: &mut dyn FnMut(Progress),
     ) -> Result<Fetched, Error> {
-        let there = if anew { None } else { there(file, watch)? };
+        let directory = Directory::open(file.path.parent().unwrap_or(Path::new("")))?;
+        let there = if anew { None } else { there(file, &directory, watch)? };
         if let Some(fetched) = there {
             return Ok(fetched);
         }
-        let mut part =
-            Part::open(&file.path, &mut |done, total| watch(Progress::Checking { done, total }))?;
+        let mut checked = |done, total| watch(Progress::Checking { done, total });
+        let mut part = Part::open(&directory, &file.path, file.bytes, &mut checked)?;
         let mut received = 0;
-        let (mut furthest, mut broken) = (part.length(), 0);
+        let done = self.transfer(file, &mut part, &mut received, watch);
+        if let Err(error) = done {
+            if part.length() == 0 || is_final(&error) {
+                part.discard()?;
+            }
+            return Err(error);
+        }
+        let (bytes, found) = (part.length(), part.sum());
+        part.finish()?;
+        Ok(Fetched { bytes, sum: Some(found), received })
+    }
+
+    /// Receives a whole file, and checks it.
+    fn transfer(
+        &self,
+        file: &File,
+        part: &mut Part,
+        received: &mut u64,
+        watch: &mut dyn FnMut(Progress),
+    ) -> Result<(), Error> {
+        let (mut furthest, mut broken, mut interruptions) = (part.length(), 0, 0);
         loop {
-            let again = received > 0;
-            match self.request(file, &mut part, again, &mut received, watch) {
+            let again = *received > 0;
+            match self.request(file, part, again, received, watch) {
                 Ok(Ended::Whole) => break,
                 Ok(Ended::Broke { total, why }) => {
                     if part.length() > furthest {
                         (furthest, broken) = (part.length(), 0);
                     }
                     broken += 1;
+                    interruptions += 1;
+                    if interruptions == INTERRUPTIONS {
+                        let (url, got) = (file.url.clone(), part.length());
+                        return Err(Error::Unsteady { url, got, times: interruptions });
+                    }
                     if broken == TRIES {
                         let (url, got) = (file.url.clone(), part.length());
                         return Err(Error::Truncated { url, got, total, times: broken, why });
@@ -88,10 +124,6 @@ impl Client {
                 {
                     broken += 1;
                 }
-                Err(error @ (Error::NotGguf { .. } | Error::Size { .. })) => {
-                    part.discard()?;
-                    return Err(error);
-                }
                 Err(error) => return Err(error),
             }
             if broken > 1 {
@@ -99,22 +131,16 @@ impl Client {
             }
         }
         let (bytes, found) = (part.length(), part.sum());
-        let wrong = match (file.bytes, file.sum, part.wrong_beginning(true)) {
-            (_, _, Some(begins)) => Some(Error::NotGguf { url: file.url.clone(), begins }),
+        match (file.bytes, file.sum, part.wrong_beginning(true)) {
+            (_, _, Some(begins)) => Err(Error::NotGguf { url: file.url.clone(), begins }),
             (Some(expected), ..) if expected != bytes => {
-                Some(Error::Size { url: file.url.clone(), expected, found: bytes })
+                Err(Error::Size { url: file.url.clone(), expected, found: bytes })
             }
             (_, Some(expected), _) if expected != found => {
-                Some(Error::Sum { url: file.url.clone(), expected, found })
+                Err(Error::Sum { url: file.url.clone(), expected, found })
             }
-            _ => None,
-        };
-        if let Some(error) = wrong {
-            part.discard()?;
-            return Err(error);
+            _ => Ok(()),
         }
-        part.finish()?;
-        Ok(Fetched { bytes, sum: Some(found), received })
     }
 
     /// Requests the missing bytes once. `again` is true if this call has received some already.
@@ -144,7 +170,7 @@ impl Client {
             Some(validator) => &[("Range", range.as_str()), ("If-Range", validator)],
             None => &[],
         };
-        let mut answer = self.get(&file.url, file.hub, headers)?;
+        let mut answer = self.get(&file.url, file.hub, headers, None)?;
         let validator = validator(answer.headers());
         let total = match answer.status().as_u16() {
             206 if resumed.is_some() => Some(rest(&file.url, answer.headers(), from)?),
@@ -189,7 +215,7 @@ impl Client {
             return Err(Error::Size { url: file.url.clone(), expected, found });
         }
         let total = total.or(file.bytes);
-        room(&file.path, total.map_or(0, |total| total.saturating_sub(part.length())))?;
+        part.room(total.map_or(0, |total| total.saturating_sub(part.length())))?;
         receive(file, part, &mut answer, total, received, watch)
     }
 }
@@ -205,6 +231,7 @@ fn receive(
 ) -> Result<Ended, Error> {
     let mut body = answer.body_mut().as_reader();
     let mut buffer = vec![0; 1 << 17];
+    let (mut room, mut since, mut arrived) = (0, Instant::now(), 0);
     loop {
         watch(Progress::Receiving { done: part.length(), total: total.unwrap_or(0) });
         let count = match body.read(&mut buffer) {
@@ -217,8 +244,29 @@ fn receive(
         if let Some(expected) = total.filter(|&total| found > total) {
             return Err(Error::Size { url: file.url.clone(), expected, found });
         }
-        part.write(&buffer[..count]).map_err(|error| full(error, &file.path))?;
+        let mut write = || {
+            if room < count as u64 {
+                room = part.room(count as u64)?.min(ROOM_STEP);
+            }
+            room -= count as u64;
+            part.write(&buffer[..count])
+        };
+        if let Err(error) = write() {
+            // Without a length, what has filled the disk may never end.
+            if total.is_none() && matches!(error, Error::Space { .. } | Error::Full { .. }) {
+                part.begin(None)?;
+            }
+            return Err(error);
+        }
         *received += count as u64;
+        arrived += count as u64;
+        if since.elapsed() >= SILENCE {
+            if arrived < LEAST {
+                let (url, got, seconds) = (file.url.clone(), part.length(), SILENCE.as_secs());
+                return Err(Error::Slow { url, least: LEAST, seconds, got });
+            }
+            (since, arrived) = (Instant::now(), 0);
+        }
         if let Some(begins) = part.wrong_beginning(false) {
             return Err(Error::NotGguf { url: file.url.clone(), begins });
         }
@@ -232,19 +280,25 @@ fn receive(
 }
 
 /// Checks for an existing file with the right size and checksum.
-fn there(file: &File, watch: &mut dyn FnMut(Progress)) -> Result<Option<Fetched>, Error> {
-    let Ok(meta) = file.path.metadata() else { return Ok(None) };
-    let bytes = meta.len();
+fn there(
+    file: &File,
+    directory: &Directory,
+    watch: &mut dyn FnMut(Progress),
+) -> Result<Option<Fetched>, Error> {
+    let name = file.path.file_name().unwrap_or_default();
+    let Some(existing) = directory.existing(name) else { return Ok(None) };
+    let failed = |source| Error::File { path: file.path.clone(), source };
+    let bytes = existing.metadata().map_err(failed)?.len();
     if file.bytes.is_some_and(|expected| expected != bytes) {
         return Ok(None);
     }
     let Some(expected) = file.sum else {
         return Ok(Some(Fetched { bytes, sum: None, received: 0 }));
     };
-    let found = Sum::of(&file.path, &mut |done| {
+    let found = Sum::of(&existing, &mut |done| {
         watch(Progress::Checking { done, total: bytes });
     });
-    let found = found.map_err(|source| Error::File { path: file.path.clone(), source })?;
+    let found = found.map_err(failed)?;
     Ok((found == expected).then_some(Fetched { bytes, sum: Some(found), received: 0 }))
 }
 
@@ -287,36 +341,7 @@ fn unsatisfied(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_RANGE)?.to_str().ok()?.strip_prefix("bytes */")?.parse().ok()
 }
 
-/// Fails if the disk has less than `needs` bytes free.
-fn room(path: &Path, needs: u64) -> Result<(), Error> {
-    let free = free(path);
-    if needs > free {
-        return Err(Error::Space { folder: folder(path), needs, free });
-    }
-    Ok(())
-}
-
-fn folder(path: &Path) -> PathBuf {
-    path.parent().unwrap_or(Path::new(".")).into()
-}
-
-/// Free bytes; `u64::MAX` if unknown.
-fn free(path: &Path) -> u64 {
-    statvfs(&folder(path))
-        .map_or(u64::MAX, |system| system.blocks_available().saturating_mul(system.fragment_size()))
-}
-
-/// Maps a write error to [`Error::Space`] if the disk is full.
-fn full(error: Error, path: &Path) -> Error {
-    match error {
-        Error::File { source, .. }
-            if matches!(
-                source.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            ) =>
-        {
-            Error::Space { folder: folder(path), needs: 1, free: 0 }
-        }
-        error => error,
-    }
+/// True if the partial file can never become the right one.
+const fn is_final(error: &Error) -> bool {
+    matches!(error, Error::NotGguf { .. } | Error::Size { .. } | Error::Sum { .. })
 }

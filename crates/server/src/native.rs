@@ -18,7 +18,7 @@ use super::load_spec::load_spec;
 use super::residents::{Resident, loaded};
 use super::{App, events, metrics, params, status};
 use engine::{self, LoadEvent, LoadSpec};
-use errors::invalid;
+use errors::{invalid, printable};
 use model::synthetic;
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
@@ -106,20 +106,7 @@ pub(super) async fn load(
     State(app): State<Arc<App>>,
     JsonBody(request): JsonBody<api::LoadRequest>,
 ) -> Result<Response, Error> {
-    if request.model.is_empty() {
-        return Err(Error::value("model", "model: is empty; a file or `synthetic:NAME` is needed"));
-    }
-    // The name is repeated in the log, the status and errors.
-    let words = |word: &Option<String>| word.as_ref().map_or(0, String::len);
-    for (name, len, most) in [
-        ("model", request.model.len(), LONGEST_NAME),
-        ("name", words(&request.name), invalid::EXCERPT_CHARACTERS),
-    ] {
-        if len > most {
-            let message = format!("{name}: has {len} bytes, at most {most} are possible");
-            return Err(Error::value(name, message));
-        }
-    }
+    check_names(&request)?;
     let mut events = start_load(&app, request)?;
     let (sender, steps) = unbounded_channel();
     tokio::spawn(async move {
@@ -144,6 +131,33 @@ pub(super) async fn load(
         }
     });
     events::work(steps).await
+}
+
+/// Checks names and paths of a load, which are repeated in the log, the status and errors.
+fn check_names(request: &api::LoadRequest) -> Result<(), Error> {
+    if request.model.is_empty() {
+        return Err(Error::value("model", "model: is empty; a file or `synthetic:NAME` is needed"));
+    }
+    let adapters = request.lora.iter().flatten().map(|path| ("lora", path));
+    let draft = request.draft_model.iter().map(|path| ("draft_model", path));
+    for (field, path) in [("model", &request.model)].into_iter().chain(draft).chain(adapters) {
+        let bytes = path.len();
+        if bytes > LONGEST_NAME {
+            let message =
+                format!("{field}: has {bytes} bytes, at most {LONGEST_NAME} are possible");
+            return Err(Error::value(field, message));
+        }
+        if path.contains(printable::is_control) {
+            let path = invalid::excerpt(path);
+            let message = format!("{field}: `{path}` has control characters; rename the file");
+            return Err(Error::value(field, message));
+        }
+    }
+    let checked = request.name.as_deref().map_or(Ok(()), config::check_name);
+    checked.map_err(|allowed| {
+        let name = invalid::excerpt(request.name.as_deref().unwrap_or_default());
+        Error::value("name", format!("name: is `{name}`; {allowed}"))
+    })
 }
 
 /// Loads a model: replaces the first one, adds it, or reloads the one of that name.

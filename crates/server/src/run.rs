@@ -175,7 +175,12 @@ impl RequestedBackend {
     }
 
     pub(super) fn error(&self, path: &Path, error: &sessions::Error) -> Error {
-        let message = format!("{}: {}", path.display(), one_line(error));
+        let why = match error {
+            // The decoder's reasons contain bytes of the file.
+            sessions::Error::Network(error @ onnx::Error::Decode(_)) => error.to_string(),
+            error => one_line(error),
+        };
+        let message = format!("{}: {why}", path.display());
         let invalid =
             |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
         match (error, error.device_error()) {

@@ -131,18 +131,21 @@ impl Args {
         command
     }
 
-    /// Parses the command line; prints help or an error and exits if there is nothing to run.
-    pub(super) fn read() -> Self {
+    /// Parses the command line.
+    ///
+    /// # Errors
+    /// Clap's error, which may be the help text.
+    pub(super) fn read() -> Result<Self, clap::Error> {
         let mut definition = Self::definition();
         let words: Vec<OsString> = std::env::args_os().collect();
         let texts = words.iter().skip(1).filter_map(|word| word.to_str());
         if let Some(message) = foreign::option(texts) {
-            clap::Error::raw(ErrorKind::UnknownArgument, message + "\n").exit();
+            return Err(clap::Error::raw(ErrorKind::UnknownArgument, message + "\n"));
         }
         let matches = definition.try_get_matches_from_mut(words);
         matches
             .and_then(|matches| Self::from_arg_matches(&matches))
-            .unwrap_or_else(|error| daemon::command_line(translated(error), &definition).exit())
+            .map_err(|error| daemon::command_line(translated(error), &definition))
     }
 }
 

@@ -3,6 +3,8 @@
 //! buffered until the next character. Control characters become U+FFFD, so that a model cannot move
 //! the cursor.
 
+use errors::printable;
+
 const RESET: &str = "\x1b[0m";
 const BOLD: &str = "\x1b[1m";
 const DIM: &str = "\x1b[2m";
@@ -37,14 +39,11 @@ impl Markdown {
     /// Renders the next piece of text.
     pub(super) fn push(&mut self, text: &str) -> String {
         let mut out = String::new();
-        for c in text.chars() {
-            let shown = if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
-            if self.paints {
-                self.take(shown, &mut out);
-            } else {
-                out.push(shown);
-            }
+        let text = printable::generated(text);
+        if !self.paints {
+            return text;
         }
+        text.chars().for_each(|c| self.take(c, &mut out));
         out
     }
 

@@ -218,7 +218,7 @@ impl Chat<'_> {
                 }
                 if !shown.is_empty() {
                     ends_with_line_feed = shown.ends_with('\n');
-                    text::print(&shown)?;
+                    text::painted(&shown)?;
                 }
             }
         }
@@ -228,7 +228,7 @@ impl Chat<'_> {
         if !ends_with_line_feed {
             rest.push('\n');
         }
-        text::print(&rest)?;
+        text::painted(&rest)?;
         if interrupted {
             self.notify("interrupted");
         } else {

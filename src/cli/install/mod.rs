@@ -15,6 +15,7 @@ use std::process::Command;
 use self::error::Error;
 use self::manifest::Manifest;
 use super::{args, manual};
+use errors::printable;
 
 /// Path of the configuration, as in the systemd unit.
 pub(super) const CONFIG: &str = "/etc/orind/orind.toml";
@@ -149,7 +150,7 @@ impl<'a> Site<'a> {
 
 /// Prints a line of the report. A closed standard output does not stop the installation.
 fn report(line: &str) {
-    let _ = writeln!(io::stdout(), "{line}");
+    let _ = writeln!(io::stdout(), "{}", printable::page(line));
 }
 
 pub(super) fn install(place: &args::Place) -> Result<(), Error> {

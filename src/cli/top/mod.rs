@@ -90,7 +90,7 @@ async fn lines(client: &Client, mut history: History, samples: Option<u64>) -> R
         ticks.tick().await;
         ask(client, &mut history).await;
         let line = serde_json::to_string(&Sample::of(&history)).map_err(std::io::Error::from)?;
-        text::print(&(line + "\n"))?;
+        text::json_text(&(line + "\n"))?;
         left -= 1;
     }
     Ok(())

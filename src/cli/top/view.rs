@@ -11,6 +11,7 @@ use super::history::{History, Series};
 use crate::status::{lane, others, resident};
 use crate::{machine, text};
 use api::Model;
+use errors::printable;
 
 /// Width of the names on the left.
 const NAME: u16 = 10;
@@ -65,6 +66,11 @@ fn name(name: &str) -> Span<'static> {
     Span::styled(format!("{name:<width$}", width = usize::from(NAME)), style)
 }
 
+/// Text from the daemon, with control characters escaped.
+fn raw(text: &str) -> Span<'static> {
+    Span::raw(printable::line(text))
+}
+
 /// Draws a name, a number, and the series behind it.
 fn series(frame: &mut Frame<'_>, area: Rect, label: &str, number: &str, series: &Series) {
     let parts = Layout::horizontal([
@@ -74,7 +80,7 @@ fn series(frame: &mut Frame<'_>, area: Rect, label: &str, number: &str, series: 
     ]);
     let [left, middle, right] = parts.areas(area);
     frame.render_widget(Paragraph::new(name(label)), left);
-    frame.render_widget(Paragraph::new(number.to_owned()), middle);
+    frame.render_widget(Paragraph::new(raw(number)), middle);
     let bars = series.bars(usize::from(right.width));
     frame.render_widget(Sparkline::default().data(bars).max(1000), right);
 }
@@ -84,22 +90,19 @@ fn title(history: &History) -> Vec<Line<'static>> {
     let alarm = Style::default().fg(Color::Red);
     let state = history.state();
     let state = match history.silence {
-        Some(_) => Span::styled(state, alarm),
-        None => Span::raw(state),
+        Some(_) => Span::styled(printable::line(&state), alarm),
+        None => raw(&state),
     };
     let Some((_, status)) = &history.last else {
-        return vec![
-            Line::from(vec![name("orind"), Span::raw(history.daemon.clone())]),
-            state.into(),
-        ];
+        return vec![Line::from(vec![name("orind"), raw(&history.daemon)]), state.into()];
     };
     let up = std::time::Duration::from_secs_f64(status.uptime_s.clamp(0.0, 1e12));
     let daemon = format!("{}, up {}: ", status.version, text::duration(up));
-    let mut lines = vec![Line::from(vec![name("orind"), Span::raw(daemon), state])];
+    let mut lines = vec![Line::from(vec![name("orind"), raw(&daemon), state])];
     if let Some(model) = &status.model {
         let Model { id, file_type, bytes, device, .. } = model;
         let model = format!("{id} {file_type}, {} on {}", text::bytes(*bytes), device.name);
-        lines.push(Line::from(vec![name("model"), Span::raw(model)]));
+        lines.push(Line::from(vec![name("model"), raw(&model)]));
     }
     lines
 }
@@ -111,7 +114,7 @@ fn details(history: &History) -> Vec<Line<'static>> {
     let slots = status.model.as_ref().map_or(0, |model| model.slots);
     let mut lines = Vec::new();
     let mut line = |label: &str, value: String| {
-        lines.push(Line::from(vec![name(label), Span::raw(value)]));
+        lines.push(Line::from(vec![name(label), raw(&value)]));
     };
     let slots = format!("{} of {slots} slots", requests.active);
     line("requests", format!("{slots}, {}", others(requests)));
@@ -144,7 +147,7 @@ fn details(history: &History) -> Vec<Line<'static>> {
     }
     if let Some(alarms) = machine::alarms(&status.machine) {
         let style = Style::default().fg(Color::Red);
-        lines.push(Line::from(vec![name("alarms"), Span::styled(alarms, style)]));
+        lines.push(Line::from(vec![name("alarms"), Span::styled(printable::line(&alarms), style)]));
     }
     lines
 }

@@ -196,7 +196,7 @@ fn day(when: When) -> String {
 pub(crate) fn export(args: &TuneExport, terminal: &Terminal) -> Result<(), Error> {
     let file = select(&open(&args.place)?, args.device.as_deref())?;
     if args.file == Path::new("-") {
-        return text::print(&file.text());
+        return text::json_text(&file.text());
     }
     fs::write(&args.file, file.text()).map_err(|source| StoreError::Io {
         what: "write",

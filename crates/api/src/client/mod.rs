@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
@@ -29,6 +29,9 @@ use crate::{self as api, route};
 pub use address::{Address, Token};
 use errors::invalid::{excerpt, json};
 pub use timed::Timed;
+
+/// Maximum size of an answer in bytes.
+const MAX_ANSWER: usize = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -320,8 +323,15 @@ struct Response {
 }
 
 impl Response {
+    /// Returns the body, unless it exceeds [`MAX_ANSWER`].
     async fn collect(self) -> Result<Bytes, Error> {
-        Ok(self.body.collect().await.map_err(transport)?.to_bytes())
+        let body = Limited::new(self.body, MAX_ANSWER).collect().await.map_err(|error| {
+            match error.is::<LengthLimitError>() {
+                true => Error::Protocol(format!("more than {} MiB", MAX_ANSWER >> 20)),
+                false => Error::Transport(error),
+            }
+        });
+        Ok(body?.to_bytes())
     }
 }
 

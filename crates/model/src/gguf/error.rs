@@ -44,8 +44,9 @@ pub enum Error {
 /// Defect of a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Defect {
-    #[error("is {found:02x?}, not `GGUF`: this is not a GGUF file")]
-    Magic { found: [u8; 4] },
+    /// Shows no byte of the file: a client may name one that only the daemon can read.
+    #[error("this is not a GGUF file")]
+    Magic,
     #[error("big-endian file; only little-endian files are supported")]
     BigEndian,
     #[error("version {found} is not supported (supported: 2, 3); convert the model again")]

@@ -55,9 +55,8 @@ pub(super) fn parse(source: &Source) -> Result<Header, Error> {
     let mut cursor = Cursor::new(source);
 
     let field = Field::Fixed("magic");
-    let found = cursor.take::<4>(field)?;
-    if found != MAGIC {
-        return Err(source.malformed(0, field.to_string(), Defect::Magic { found }));
+    if cursor.take::<4>(field)? != MAGIC {
+        return Err(source.malformed(0, field.to_string(), Defect::Magic));
     }
     let field = Field::Fixed("version");
     match cursor.u32(field)? {

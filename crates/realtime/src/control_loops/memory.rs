@@ -1,5 +1,10 @@
-//! Memory shared by a client and a control loop, and the two event counters with which they wake
-//! each other.
+//! Memory shared by a client and a control loop, and the descriptors with which they wake each
+//! other.
+//!
+//! A client starts steps with an event counter. Its flags and its count are also the client's, so the
+//! loop reads it in a way that never blocks, and is woken on disconnection by a counter of its own.
+//! Answers are signalled by a pair of sockets, of which each side has its own end: an event counter
+//! could be made full and blocking between a check and a write.
 //!
 //! The memory begins with a header of 64 bytes. All numbers are little-endian.
 //!
@@ -15,9 +20,8 @@
 //! but nothing else.
 
 use std::fs::File;
-use std::io::Write as _;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -27,6 +31,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::sockopt::SndBuf;
+use nix::sys::socket::{MsgFlags, send, setsockopt};
 use serde::Serialize;
 use serde_json::json;
 
@@ -97,48 +103,111 @@ impl TensorPlace {
 /// The loop's side of a client's connection.
 pub(super) struct Client {
     pub(super) memory: SharedMemory,
-    pub(super) start: Arc<EventFd>,
-    pub(super) answer: Arc<EventFd>,
-    /// Set when the client has disconnected.
-    pub(super) disconnected: Arc<AtomicBool>,
+    /// Counter of starts, shared with the client.
+    start: EventFd,
+    /// The loop's end of the sockets that signal answers.
+    answer: UnixStream,
+    pub(super) disconnection: Arc<Disconnection>,
     /// The client's connection. Closing it notifies the client that the loop has failed.
     connection: UnixStream,
 }
 
 impl Client {
-    /// Creates memory and counters. Also returns the descriptors for the client: memory, start
-    /// counter, answer counter.
+    /// Creates memory, counter and sockets. Also returns the descriptors for the client: memory,
+    /// start counter, end of the sockets.
     pub(super) fn new(
         layout: &Layout,
         connection: &UnixStream,
     ) -> Result<(Self, [OwnedFd; 3]), Error> {
         let (memory, file) = SharedMemory::new(layout.bytes)?;
         let system = |what| move |source: Errno| Error { what, source };
-        let counter =
-            || EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(system("make an event counter"));
-        let (start, answer) = (counter()?, counter()?);
-        let duplicate = |counter: &EventFd| {
-            let fd = std::os::fd::AsFd::as_fd(counter).try_clone_to_owned();
-            fd.map_err(errno).map_err(system("share an event counter"))
-        };
-        let descriptors = [file.into(), duplicate(&start)?, duplicate(&answer)?];
-        let disconnected = Arc::new(AtomicBool::new(false));
-        let (start, answer) = (Arc::new(start), Arc::new(answer));
+        let counter = |flags| EventFd::from_flags(flags).map_err(system("make an event counter"));
+        let start = counter(EfdFlags::EFD_CLOEXEC)?;
+        let wake = counter(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let shared = start.as_fd().try_clone_to_owned().map_err(errno);
+        let shared = shared.map_err(system("share an event counter"))?;
+        let (answer, answered) =
+            UnixStream::pair().map_err(errno).map_err(system("make a pair of sockets"))?;
+        // The system's minimum: a client with a few unread signals needs no further one.
+        setsockopt(&answer, SndBuf, &1).map_err(system("limit a socket"))?;
+        let descriptors = [file.into(), shared, answered.into()];
+        let disconnection = Arc::new(Disconnection { happened: AtomicBool::new(false), wake });
         let connection = connection.try_clone().map_err(errno);
         let connection = connection.map_err(system("share the connection"))?;
-        Ok((Self { memory, start, answer, disconnected, connection }, descriptors))
+        Ok((Self { memory, start, answer, disconnection, connection }, descriptors))
+    }
+
+    /// Descriptors that are readable after a start, and after the disconnection.
+    pub(super) fn wake_ups(&self) -> [BorrowedFd<'_>; 2] {
+        [self.start.as_fd(), self.disconnection.wake.as_fd()]
+    }
+
+    /// Returns the number of starts since the last call; `None` if there was none. Never blocks.
+    pub(super) fn take_starts(&self) -> Option<u64> {
+        let mut count = [0; 8];
+        let part = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+        let fd = self.start.as_raw_fd();
+        // SAFETY: the descriptor is open, and `part` describes `count`, which outlives the call.
+        let read = unsafe { libc::preadv2(fd, &raw const part, 1, -1, libc::RWF_NOWAIT) };
+        match Errno::result(read) {
+            Ok(_) => Some(u64::from_ne_bytes(count)),
+            // Before Linux 5.8. The client could block the read by changing the flag back.
+            Err(Errno::EOPNOTSUPP) => {
+                let _ = fcntl(&self.start, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+                self.start.read().ok()
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Adds starts, as the client does.
+    #[cfg(test)]
+    pub(super) fn start(&self, count: u64) {
+        self.start.write(count).unwrap();
+    }
+
+    /// Signals an answer. Never blocks. A signal that finds no room is dropped, because the client
+    /// has not read earlier ones.
+    pub(super) fn signal_answer(&self) {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let _ = send(self.answer.as_raw_fd(), &1_u64.to_ne_bytes(), flags);
     }
 
     /// Reports a failed loop to the client: marks step number `step` as failed, sends the error as
     /// a line, and closes the connection.
     pub(super) fn report_failure(&self, step: u64, now: u64, why: &str) {
         self.memory.finish(step, now, true);
-        // The client may have filled the counter, or have disconnected.
-        let _ = fcntl(&*self.answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
-        let _ = self.answer.write(1);
-        let _ = writeln!(&self.connection, "{}", json!({ "error": { "message": why } }));
+        self.signal_answer();
+        let line = error_line(why);
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        // The client may have disconnected, or have read nothing.
+        let _ = send(self.connection.as_raw_fd(), line.as_bytes(), flags);
         let _ = self.connection.shutdown(Shutdown::Both);
     }
+}
+
+/// A client's disconnection, noticed by the connection's thread and awaited by the loop's.
+pub(super) struct Disconnection {
+    happened: AtomicBool,
+    /// Not shared with the client.
+    wake: EventFd,
+}
+
+impl Disconnection {
+    pub(super) fn happened(&self) -> bool {
+        self.happened.load(Ordering::Acquire)
+    }
+
+    /// Reports it to the loop's thread.
+    pub(super) fn report(&self) {
+        self.happened.store(true, Ordering::Release);
+        let _ = self.wake.write(1);
+    }
+}
+
+/// An error as a line of JSON.
+pub(super) fn error_line(why: &str) -> String {
+    format!("{}\n", json!({ "error": { "message": why } }))
 }
 
 /// The mapping of the shared memory. The client may write to it at any time, so all accesses are

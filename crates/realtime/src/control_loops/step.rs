@@ -1,12 +1,11 @@
 //! Thread of a control loop: prepares the network, then waits for a client and serves its starts.
 //!
-//! A step makes two system calls, the wake-up and the answer, plus those that its device needs.
+//! A step makes three system calls, two for the wake-up and one for the answer, plus those that its
+//! device needs. None of them waits for the client, except for its start or its disconnection.
 
 use std::any::Any;
-use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +21,16 @@ use onnx::{Model, Network};
 use super::memory::{Client, Layout, TensorPlace};
 use super::{ControlLoop, State};
 use errors::one_line;
+
+/// Skipped starts that are counted for one step at most. A client can write any number to the counter.
+const MAX_SKIPPED: u64 = 1000;
+
+/// Longest time in ns between a start and the wake-up that is believed, so that a client cannot
+/// spoil the loop's latencies by more.
+const OLDEST_START: u64 = 10_000_000_000;
+
+/// Shortest time in ns between two log lines about failed steps.
+const LOG_INTERVAL: u64 = 1_000_000_000;
 
 /// Starts the thread. It ends with the daemon.
 pub(super) fn spawn(
@@ -100,13 +109,15 @@ struct Step {
     buffer: Vec<f32>,
     /// Steps answered for the current client.
     answered: u64,
+    /// Earliest time of the next log line about a failed step.
+    next_log: u64,
 }
 
 impl Step {
     fn new(layout: &Arc<Layout>) -> Self {
         let tensors = layout.inputs.iter().chain(&layout.outputs);
         let most = tensors.map(TensorPlace::elements).max().unwrap_or(0);
-        Self { layout: Arc::clone(layout), buffer: vec![0.0; most], answered: 0 }
+        Self { layout: Arc::clone(layout), buffer: vec![0.0; most], answered: 0, next_log: 0 }
     }
 
     fn warm(&mut self, network: &mut Network) -> Result<(), onnx::Error> {
@@ -137,16 +148,12 @@ impl Step {
         self.answered = 0;
         loop {
             spin_until_start(client, last, control_loop.config.spin_us);
-            let starts = wait_for_starts(client);
-            if client.disconnected.load(Ordering::Acquire) {
-                return;
-            }
+            let Some(starts) = wait_for_starts(client) else { return };
             let woken = now();
             let started = client.memory.started();
             last = started;
-            // Ignore impossible timestamps.
-            let started = if started == 0 || started > woken { woken } else { started };
-            control_loop.latency.skip(starts - 1);
+            let started = plausible_start(started, woken);
+            control_loop.latency.skip((starts - 1).min(MAX_SKIPPED));
             let done = self.step_once(network, client);
             let finished = now();
             // Update counters before the client sees the answer.
@@ -154,18 +161,20 @@ impl Step {
                 Ok(()) => control_loop.latency.add(Duration::from_nanos(finished - started)),
                 Err(error) => {
                     control_loop.latency.fail();
-                    tracing::error!(
-                        lane = control_loop.config.name,
-                        error = one_line(error),
-                        "a step failed"
-                    );
+                    // Clients start steps at any rate.
+                    if finished >= self.next_log {
+                        self.next_log = finished.saturating_add(LOG_INTERVAL);
+                        tracing::error!(
+                            lane = control_loop.config.name,
+                            error = one_line(error),
+                            "a step failed"
+                        );
+                    }
                 }
             }
             self.answered += 1;
             client.memory.finish(self.answered, finished, done.is_err());
-            if let Err(errno) = client.answer.write(1) {
-                tracing::error!(lane = control_loop.config.name, %errno, "an answer was not delivered");
-            }
+            client.signal_answer();
         }
     }
 
@@ -189,27 +198,33 @@ impl Step {
 /// while spinning needs no wake-up.
 fn spin_until_start(client: &Client, last: u64, spin_us: u32) {
     let end = now().saturating_add(u64::from(spin_us) * 1000);
-    while client.memory.started() == last
-        && !client.disconnected.load(Ordering::Relaxed)
-        && now() < end
-    {
+    while client.memory.started() == last && !client.disconnection.happened() && now() < end {
         std::hint::spin_loop();
     }
 }
 
-/// Waits for the client to start a step. Returns the number of starts since the last one.
-fn wait_for_starts(client: &Client) -> u64 {
+/// Returns the start of a step in the client's memory, or the time of the wake-up if the client
+/// wrote none, or one that cannot be.
+const fn plausible_start(started: u64, woken: u64) -> u64 {
+    match woken.checked_sub(started) {
+        Some(ago) if started != 0 && ago <= OLDEST_START => started,
+        _ => woken,
+    }
+}
+
+/// Waits for the client to start a step. Returns the number of starts since the last one, or `None`
+/// after the client has disconnected.
+fn wait_for_starts(client: &Client) -> Option<u64> {
     loop {
-        match client.start.read() {
-            Ok(starts) => return starts,
-            Err(Errno::EINTR) => {}
-            // The client can make the counter non-blocking.
-            Err(Errno::EAGAIN) => {
-                let mut fds = [PollFd::new(client.start.as_fd(), PollFlags::POLLIN)];
-                // The next read reports any error.
-                let _ = poll(&mut fds, PollTimeout::NONE);
-            }
-            Err(errno) => unreachable!("a counter of 64 bits: {errno}"),
+        let mut fds = client.wake_ups().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        // An error is a signal, or a shortage of memory that passes.
+        let _ = poll(&mut fds, PollTimeout::NONE);
+        if client.disconnection.happened() {
+            return None;
+        }
+        // A process that shares the counter may have taken the start.
+        if let Some(starts) = client.take_starts() {
+            return Some(starts.max(1));
         }
     }
 }
@@ -268,16 +283,18 @@ mod tests {
             network.outputs().map(with_shape),
         );
         let (mut here, there) = UnixStream::pair().unwrap();
-        let (client, _) = Client::new(&layout, &there).unwrap();
+        let (client, [.., answered]) = Client::new(&layout, &there).unwrap();
         layout.outputs[0].offset = layout.bytes;
         let (state, latency) = (Mutex::new(State::Preparing), Latency::new(config.deadline()));
         let control_loop = ControlLoop { config, file, tuned: None, state, latency };
-        client.start.write(1).unwrap();
+        client.start(1);
         let why = Step::new(&Arc::new(layout))
             .serve_or_report(&control_loop, &mut network, &client)
             .unwrap_err();
         assert!(why.starts_with("its thread panicked: byte "), "{why}");
-        assert_eq!(client.answer.read().unwrap(), 1);
+        let mut signal = [0; 8];
+        UnixStream::from(answered).read_exact(&mut signal).unwrap();
+        assert_eq!(u64::from_ne_bytes(signal), 1);
         assert!(client.memory.failed());
         drop(there);
         let mut line = String::new();

@@ -2,7 +2,10 @@
 
 use std::io::Write;
 
-/// Writes text, and ignores that the reader closed its end of the pipe.
+use errors::printable;
+
+/// Writes text with control characters escaped, because files name kernels and devices. Ignores that
+/// the reader closed its end of the pipe.
 pub(super) fn write(text: &str, to: &mut impl Write) {
-    let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+    let _ = to.write_all(printable::page(text).as_bytes()).and_then(|()| to.flush());
 }
