@@ -335,6 +335,11 @@ impl Sequence {
         self.sampler.as_ref().is_some_and(Sampler::masks)
     }
 
+    /// True if a step of several sequences should not wait for the grammar mask of this one.
+    pub(super) fn is_late(&mut self) -> bool {
+        self.sampler.as_mut().is_some_and(Sampler::is_late)
+    }
+
     /// Prepares the sampling of the next token, on the device if it is allowed and sufficient.
     pub(super) fn prepare(&mut self, vocabulary: usize, allow_device: bool) {
         if let Some(sampler) = &mut self.sampler {

@@ -72,7 +72,8 @@ impl Grammars {
         process.send(Tag::Compile, &source)?;
         let mask = Some(process.mask(cancelled)?);
         let ends = self.tokenizer.end_ids().collect();
-        Ok(Constraint { state: Mutex::new(State::Open { process, mask }), ends })
+        let state = Mutex::new(State::Open { process, mask });
+        Ok(Constraint { state, is_slow: false, ends })
     }
 
     /// Opens a constraint. Starts the worker if there is none, or if it has ended.
@@ -224,9 +225,14 @@ impl Drop for Process {
     }
 }
 
+/// Time for a mask beyond which a constraint counts as slow.
+const SLOW: Duration = Duration::from_millis(20);
+
 /// Parser state of one answer in its grammar.
 pub struct Constraint {
     state: Mutex<State>,
+    /// True if a mask was waited for longer than [`SLOW`].
+    is_slow: bool,
     /// End-of-sequence tokens.
     ends: Arc<[u32]>,
 }
@@ -252,6 +258,17 @@ impl State {
         match self {
             Self::Open { mask, .. } => Ok(mask.as_deref().unwrap_or_default()),
             Self::Failed(reason) => Err(reason.clone()),
+        }
+    }
+
+    /// True if the mask of the next token can be had without waiting.
+    fn is_known(&self) -> bool {
+        match self {
+            Self::Open { process, mask: None } => {
+                let mut socket = [PollFd::new(process.socket.as_fd(), PollFlags::POLLIN)];
+                poll(&mut socket, 0_u8).is_ok_and(|ready| ready > 0)
+            }
+            Self::Open { mask: Some(_), .. } | Self::Failed(_) => true,
         }
     }
 
@@ -283,7 +300,8 @@ impl Clone for Constraint {
     fn clone(&self) -> Self {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = state.duplicate().unwrap_or_else(State::Failed);
-        Self { state: Mutex::new(copy), ends: Arc::clone(&self.ends) }
+        let ends = Arc::clone(&self.ends);
+        Self { state: Mutex::new(copy), is_slow: self.is_slow, ends }
     }
 }
 
@@ -298,6 +316,12 @@ impl Constraint {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True if the next mask is not known yet, and an earlier one took long. A step of several
+    /// sequences should not wait for it.
+    pub fn is_late(&mut self) -> bool {
+        self.is_slow && !self.state().is_known()
+    }
+
     /// Writes the mask of the next token: one bit for each of `vocabulary` tokens, 32 in a word. It
     /// contains the end-of-sequence tokens if the answer may end.
     ///
@@ -305,8 +329,10 @@ impl Constraint {
     /// Computing it exceeds the [limits](crate::Limits).
     pub fn mask(&mut self, vocabulary: usize, mask: &mut Vec<i32>) -> Result<(), String> {
         let ends = Arc::clone(&self.ends);
+        let begin = Instant::now();
         mask.clear();
         mask.extend_from_slice(self.state().mask()?);
+        self.is_slow |= begin.elapsed() > SLOW;
         // Ids beyond the tokenizer's are padding.
         mask.resize(vocabulary.div_ceil(32), 0);
         let bit = |end: &u32| (*end as usize / 32, 1 << (end % 32));

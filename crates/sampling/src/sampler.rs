@@ -78,6 +78,11 @@ impl Sampler {
         self.constraint.is_some()
     }
 
+    /// True if a step of several sequences should not wait for the mask of this one.
+    pub fn is_late(&mut self) -> bool {
+        self.constraint.as_mut().is_some_and(Constraint::is_late)
+    }
+
     /// True if edits and mask are the same for every token.
     #[must_use]
     pub fn is_constant(&self) -> bool {

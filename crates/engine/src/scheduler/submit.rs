@@ -195,6 +195,11 @@ impl Scheduler {
         // In slot order: rows move only when the batch changes.
         let mut sequences: Vec<&mut Sequence> =
             self.active.iter_mut().filter(|s| !s.in_prompt()).collect();
+        // An expensive grammar delays only its own answer, unless nothing else decodes.
+        let late: Vec<u64> = sequences.iter_mut().filter(|s| s.is_late()).map(|s| s.id).collect();
+        if late.len() < sequences.len() {
+            sequences.retain(|s| !late.contains(&s.id));
+        }
         sequences.sort_unstable_by_key(|s| s.slot().number);
         self.rows.clear();
         self.rows.extend(sequences.iter().map(|s| s.row()));
