@@ -49,8 +49,7 @@ pub(crate) fn build(
             let known = Known::new(elem, &shape, numbers);
             Value::Known(known.unwrap_or_else(|| unreachable!("its shape has been checked")))
         } else {
-            let numbers = numbers.iter().map(|v| *v as f32).collect();
-            let tensor = import.weight(elem, &shape, numbers).map_err(wrong)?;
+            let tensor = import.weight(elem, &shape, &numbers).map_err(wrong)?;
             Value::Device { elem, tensor }
         };
         values.insert(&tensor.name, value);
