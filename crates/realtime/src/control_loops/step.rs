@@ -3,6 +3,7 @@
 //! A step makes two system calls, the wake-up and the answer, plus those that its device needs.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use nix::unistd::Pid;
 use nn::SessionOptions;
 use onnx::{Model, Network};
 
-use super::memory::{Client, Layout, TensorPlace};
+use super::memory::{Client, Layout, Outcome, TensorPlace};
 use super::{ControlLoop, State};
 use errors::one_line;
 
@@ -75,6 +76,9 @@ fn run(
     let with_shape = |(name, _, shape)| (name, shape);
     let layout =
         Layout::new(config, network.inputs().map(with_shape), network.outputs().map(with_shape));
+    if let Some(name) = config.safe.keys().find(|name| !layout.has_output(name)) {
+        return Err(format!("`safe` names `{name}`, which is no output of the network"));
+    }
     let layout = Arc::new(layout);
     let mut step = Step::new(&layout);
     // Does one-time work before the first client connects.
@@ -100,13 +104,15 @@ struct Step {
     buffer: Vec<f32>,
     /// Steps answered for the current client.
     answered: u64,
+    /// True if all outputs of the last step were finite.
+    finite: bool,
 }
 
 impl Step {
     fn new(layout: &Arc<Layout>) -> Self {
         let tensors = layout.inputs.iter().chain(&layout.outputs);
         let most = tensors.map(TensorPlace::elements).max().unwrap_or(0);
-        Self { layout: Arc::clone(layout), buffer: vec![0.0; most], answered: 0 }
+        Self { layout: Arc::clone(layout), buffer: vec![0.0; most], answered: 0, finite: true }
     }
 
     fn warm(&mut self, network: &mut Network) -> Result<(), onnx::Error> {
@@ -147,11 +153,27 @@ impl Step {
             // Ignore impossible timestamps.
             let started = if started == 0 || started > woken { woken } else { started };
             control_loop.latency.skip(starts - 1);
+            let was_finite = self.finite;
             let done = self.step_once(network, client);
+            if done.is_err() || !self.finite {
+                self.make_safe(&control_loop.config.safe, client);
+            }
             let finished = now();
             // Update counters before the client sees the answer.
             match &done {
-                Ok(()) => control_loop.latency.add(Duration::from_nanos(finished - started)),
+                Ok(()) if self.finite => {
+                    control_loop.latency.add(Duration::from_nanos(finished - started));
+                }
+                Ok(()) => {
+                    control_loop.latency.fail();
+                    // A loop may have thousands of such steps in a row.
+                    if was_finite {
+                        tracing::error!(
+                            lane = control_loop.config.name,
+                            "an output is NaN or infinite; outputs in `safe` have their safe values"
+                        );
+                    }
+                }
                 Err(error) => {
                     control_loop.latency.fail();
                     tracing::error!(
@@ -162,9 +184,25 @@ impl Step {
                 }
             }
             self.answered += 1;
-            client.memory.finish(self.answered, finished, done.is_err());
+            let outcome = match &done {
+                Ok(()) if self.finite => Outcome::Done,
+                Ok(()) => Outcome::NotFinite,
+                Err(_) => Outcome::Failed,
+            };
+            client.memory.finish(self.answered, finished, outcome);
             if let Err(errno) = client.answer.write(1) {
                 tracing::error!(lane = control_loop.config.name, %errno, "an answer was not delivered");
+            }
+        }
+    }
+
+    /// Replaces the outputs that have a safe value.
+    fn make_safe(&mut self, safe: &BTreeMap<String, f32>, client: &Client) {
+        for output in &self.layout.outputs {
+            if let Some(value) = safe.get(&output.name) {
+                let values = &mut self.buffer[..output.elements()];
+                values.fill(*value);
+                client.memory.store(output, values);
             }
         }
     }
@@ -176,9 +214,11 @@ impl Step {
             network.write(&input.name, values)?;
         }
         network.step()?;
+        self.finite = true;
         for output in &self.layout.outputs {
             let values = &mut self.buffer[..output.elements()];
             network.read(&output.name, values)?;
+            self.finite &= values.iter().all(|value| value.is_finite());
             client.memory.store(output, values);
         }
         Ok(())
