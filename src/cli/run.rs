@@ -203,9 +203,17 @@ pub(super) fn extents(name: &str, shape: &str) -> Result<Vec<usize>, Error> {
 fn write(dir: &Path, answers: &BTreeMap<String, Array>) -> Result<(), Error> {
     let failed = |file: &Path, source| Error::Write { file: file.to_owned(), source };
     std::fs::create_dir_all(dir).map_err(|source| failed(dir, source))?;
-    for (name, array) in answers {
+    let mut files = BTreeMap::new();
+    for name in answers.keys() {
         // Exporters use paths as names.
         let file = dir.join(name.replace(['/', '\\'], "_") + ".npy");
+        if let Some((file, other)) = files.insert(file.clone(), name).map(|other| (file, other)) {
+            let why = format!("outputs `{other}` and `{name}` have this file name");
+            return Err(Error::Output { file, why });
+        }
+    }
+    for (file, name) in files {
+        let array = &answers[name];
         let Array { shape, values, .. } = array.clone();
         nn::files::write_npy(&file, &nn::files::Array { shape, values })
             .map_err(|error| Error::Output { file, why: one_line(&error) })?;
