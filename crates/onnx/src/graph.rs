@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use plan::graph::Graph;
-use plan::{Class, DType};
+use plan::{Bucket, Class, DType, Outputs};
 
 use crate::array::{self, Array, Elem, Known};
 use crate::error::{Error, NodeError, NodeResult, Result, invalid};
@@ -102,7 +102,13 @@ pub(crate) fn build(
         };
         outputs.push(import.output(&output.name, value)?);
     }
-    let Import { g, weights, .. } = import;
+    let Import { g, mut weights, replaces, .. } = import;
+    if replaces {
+        // Devices reject bytes that no operation reads.
+        let bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
+        let plan = g.lower(bucket)?;
+        weights.retain(|weight| plan.find(Class::Weight, &weight.name).is_some());
+    }
     Ok(ModelGraph { g, weights, outputs })
 }
 

@@ -11,6 +11,7 @@ use plan::{Class, DType};
 
 use crate::array::{Elem, Known};
 use crate::error::{NodeResult, invalid};
+use crate::ops::bytes::Dequantised;
 
 /// Most elements that a step computes.
 const MOST: usize = u32::MAX as usize;
@@ -81,11 +82,24 @@ pub(crate) struct Import {
     pub(crate) weights: Vec<Weight>,
     /// Known values that have become weights, by address. The values are kept, so that addresses stay unique.
     uploaded: HashMap<*const ArrayD<f64>, (Arc<ArrayD<f64>>, Tensor)>,
+    /// True if a weight may have been replaced by another one.
+    pub(crate) replaces: bool,
+    /// Index of the weight of a byte tensor.
+    bytes: HashMap<Tensor, usize>,
+    /// Results of `DequantizeLinear`.
+    dequantised: HashMap<Tensor, Dequantised>,
 }
 
 impl Import {
     pub(crate) fn new() -> Self {
-        Self { g: Graph::limited(MOST), weights: Vec::new(), uploaded: HashMap::new() }
+        Self {
+            g: Graph::limited(MOST),
+            weights: Vec::new(),
+            uploaded: HashMap::new(),
+            replaces: false,
+            bytes: HashMap::new(),
+            dequantised: HashMap::new(),
+        }
     }
 
     /// Adds a weight to the graph.
@@ -109,7 +123,42 @@ impl Import {
         if elem.is_integer() {
             tensor = self.g.cast(tensor, DType::I32)?;
         }
-        Ok(self.g.reshape(tensor, shape)?)
+        let tensor = self.g.reshape(tensor, shape)?;
+        if matches!(elem, Elem::I8 | Elem::U8) {
+            self.bytes.insert(tensor, self.weights.len() - 1);
+        }
+        Ok(tensor)
+    }
+
+    /// Integers that the host knows: constants, and weights of bytes.
+    pub(crate) fn integers(&self, value: &Value) -> Option<Vec<f64>> {
+        match value {
+            Value::Known(known) => Some(known.values.iter().copied().collect()),
+            Value::Device { tensor, .. } => {
+                match &self.weights[*self.bytes.get(tensor)?].elements {
+                    Elements::I8(bytes) => {
+                        Some(bytes.iter().map(|byte| f64::from(*byte)).collect())
+                    }
+                    Elements::U8(bytes) => {
+                        Some(bytes.iter().map(|byte| f64::from(*byte)).collect())
+                    }
+                    Elements::F32(_) | Elements::I32(_) => None,
+                }
+            }
+        }
+    }
+
+    /// Records the tensor as a result of `DequantizeLinear`.
+    pub(crate) fn remember(&mut self, tensor: Tensor, of: Dequantised) {
+        self.dequantised.insert(tensor, of);
+    }
+
+    /// The operands of `DequantizeLinear`, if it computed the value.
+    pub(crate) fn dequantised(&self, value: &Value) -> Option<Dequantised> {
+        match value {
+            Value::Device { tensor, .. } => self.dequantised.get(tensor).cloned(),
+            Value::Known(_) => None,
+        }
     }
 
     /// A value on the device, in the type that its elements have there.

@@ -109,7 +109,10 @@ fn function(g: &mut Graph, node: &Node<'_>, x: Tensor) -> NodeResult<Tensor> {
             let square = mul(g, above, twice)?;
             let root = f::sqrt(g, square)?;
             let near = add(g, above, root)?;
-            area(g, x, near)?
+            let made = area(g, x, near)?;
+            let (one, nan) = (g.constant(1.0), g.constant(f32::NAN));
+            let below = f::less(g, x, one)?;
+            g.select(below, nan, made)?
         }
         "Asin" => arcsine(g, x)?,
         "Asinh" => {
@@ -473,12 +476,14 @@ fn clip(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let mut x = im.tensor(node.input(0)?)?;
     let of = |im: &mut Import, place: usize, name: &str| -> NodeResult<Option<Tensor>> {
-        // A bound that no 32-bit integer reaches has no effect.
+        // A bound that is NaN, or that no 32-bit integer reaches, has no effect.
         let reached = |value: &&Value| match value {
-            Value::Known(known) if elem.is_integer() => known.scalar().is_none_or(|bound| {
-                if place == 1 { bound > f64::from(i32::MIN) } else { bound < f64::from(i32::MAX) }
+            Value::Known(known) => known.scalar().is_none_or(|bound| match elem.is_integer() {
+                true if place == 1 => bound > f64::from(i32::MIN),
+                true => bound < f64::from(i32::MAX),
+                false => !bound.is_nan(),
             }),
-            _ => true,
+            Value::Device { .. } => true,
         };
         match (node.optional(place).filter(reached), node.float_if(name)) {
             (Some(value), _) => im.tensor(value).map(Some),
@@ -601,8 +606,11 @@ fn general_power(g: &mut Graph, x: Tensor, y: Tensor) -> NodeResult<Tensor> {
     let (zero, one, two) = (g.constant(0.0), g.constant(1.0), g.constant(2.0));
     let size = f::abs(g, x)?;
     let ln = f::ln(g, size)?;
+    // The square of half a power overflows no earlier than the power.
     let angle = mul(g, ln, y)?;
-    let power = f::exp(g, angle)?;
+    let half = times(g, angle, 0.5)?;
+    let root = f::exp(g, half)?;
+    let power = f::square(g, root)?;
     let (unit, nothing) = (f::equal(g, size, one)?, f::equal(g, y, zero)?);
     let power = g.select(unit, one, power)?;
     // The inverse of -0 is below 0.

@@ -5,6 +5,9 @@ use nn::shape::transpose;
 use plan::DType;
 use plan::graph::Tensor;
 
+use super::bytes::{
+    Centred, byte_product, centred, dequantised, integer_bias, product_of_parts, scaled,
+};
 use super::quantise::requantised;
 use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
@@ -21,8 +24,14 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
 
 fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
-    let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let (alpha, beta) = (node.float("alpha", 1.0), node.float("beta", 1.0));
+    if [alpha, beta] == [1.0, 1.0]
+        && !node.flag("transA")
+        && let Some(made) = quantised_gemm(im, node)?
+    {
+        return Ok(device(elem, made));
+    }
+    let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let g = &mut im.g;
     let a = if node.flag("transA") { transpose(g, a, 0, 1)? } else { a };
     let b = if node.flag("transB") { b } else { transpose(g, b, 0, 1)? };
@@ -37,6 +46,30 @@ fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     }
     let made = if elem.is_integer() { im.g.cast(made, DType::I32)? } else { made };
     Ok(device(elem, made))
+}
+
+/// A product of dequantised matrices plus a bias, computed on the integers.
+fn quantised_gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Option<Tensor>> {
+    let rows = node.flag("transB");
+    let operands = [node.input(0)?, node.input(1)?];
+    let [axis, behind] = if rows { [0, 1] } else { [1, 0] };
+    let Some((a, b, scale)) = dequantised(im, operands, axis, behind)? else { return Ok(None) };
+    let sums = if rows {
+        let &[outputs, depth] = im.g.shape(b.tensor) else { return Ok(None) };
+        let columns = transpose(&mut im.g, b.tensor, 0, 1)?;
+        product_of_parts(im, [a.tensor, columns], b.exact_rows(outputs, depth))?
+    } else {
+        byte_product(im, &a, &b)?
+    };
+    let Some(bias) = node.optional(2) else { return scaled(im, sums, None, scale, 0).map(Some) };
+    let line = im.shape(bias).len() < 2;
+    match integer_bias(im, bias)? {
+        Some(bias) if line => scaled(im, sums, Some(bias), scale, 0).map(Some),
+        _ => {
+            let (made, bias) = (scaled(im, sums, None, scale, 0)?, im.float(bias)?);
+            Ok(Some(add(&mut im.g, made, bias)?))
+        }
+    }
 }
 
 /// `a` times `b` like NumPy's `matmul`: vectors are treated as rows and columns, and lose that axis
@@ -66,7 +99,14 @@ fn matmul(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         let (a, b) = (im.tensor(node.input(0)?)?, im.tensor(node.input(1)?)?);
         return Ok(device(elem, integer_product(im, a, b)?));
     }
-    let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
+    let (a, b) = (node.input(0)?, node.input(1)?);
+    if let Some(rank @ 2..) = Some(im.shape(b).len())
+        && let Some((a, b, scale)) = dequantised(im, [a, b], rank - 1, 0)?
+    {
+        let sums = byte_product(im, &a, &b)?;
+        return Ok(device(elem, scaled(im, sums, None, scale, 0)?));
+    }
+    let (a, b) = (im.float(a)?, im.float(b)?);
     Ok(device(elem, product(im, a, b)?))
 }
 
@@ -97,43 +137,25 @@ fn integer_product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> 
     Ok(g.reshape(made, &shape)?)
 }
 
-/// Most products of two bytes whose sum `f32` represents exactly: 2^24 / 255^2.
-pub(super) const EXACT_BYTES: usize = 258;
-
-/// The product of matrices of bytes minus zero points, as `I32`: sums of few products are exact in
-/// `f32`, and their sums are integers.
-fn byte_product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
-    let (last, first) = (im.g.shape(a).len() - 1, im.g.shape(b).len().saturating_sub(2));
-    let depth = im.g.shape(a)[last];
-    let mut sum: Option<Tensor> = None;
-    for start in (0..depth).step_by(EXACT_BYTES) {
-        let count = EXACT_BYTES.min(depth - start);
-        let (left, right) =
-            (im.g.slice(a, last, start, count)?, im.g.slice(b, first, start, count)?);
-        let part = product(im, left, right)?;
-        let part = im.g.cast(part, DType::I32)?;
-        sum = Some(match sum {
-            Some(sum) => add(&mut im.g, sum, part)?,
-            None => part,
-        });
-    }
-    sum.ok_or_else(|| "a product over no columns".into())
-}
-
 /// A byte input minus its zero point (input `zero`): a scalar, or one value per entry of an axis
 /// that has `behind` axes after it.
 pub(super) fn minus_zero_point(
     im: &mut Import,
     node: &Node<'_>,
-    [place, zero]: [usize; 2],
+    places: [usize; 2],
     behind: usize,
 ) -> NodeResult<Tensor> {
-    let x = im.float(node.input(place)?)?;
-    if node.optional(zero).is_none() {
-        return Ok(x);
-    }
-    let zero = along(im, node, zero, behind)?;
-    Ok(f::sub(&mut im.g, x, zero)?)
+    Ok(byte_operand(im, node, places, behind)?.tensor)
+}
+
+/// The same, with its values, if they are known.
+pub(super) fn byte_operand(
+    im: &mut Import,
+    node: &Node<'_>,
+    [place, zero]: [usize; 2],
+    behind: usize,
+) -> NodeResult<Centred> {
+    centred(im, node.input(place)?, node.optional(zero), behind)
 }
 
 /// An input that is a scalar, or has one value per entry of an axis with `behind` axes after it,
@@ -158,14 +180,15 @@ pub(super) fn along(
 }
 
 fn matmul_integer(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    let (a, b) = (minus_zero_point(im, node, [0, 2], 1)?, minus_zero_point(im, node, [1, 3], 0)?);
-    Ok(device(Elem::I32, byte_product(im, a, b)?))
+    let (a, b) = (byte_operand(im, node, [0, 2], 1)?, byte_operand(im, node, [1, 3], 0)?);
+    let made = byte_product(im, &a, &b)?;
+    Ok(device(Elem::I32, im.g.cast(made, DType::I32)?))
 }
 
 /// The same for scaled bytes, with a requantised result.
 fn matmul_quantised(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    let (a, b) = (minus_zero_point(im, node, [0, 2], 1)?, minus_zero_point(im, node, [3, 5], 0)?);
-    let made = byte_product(im, a, b)?;
+    let (a, b) = (byte_operand(im, node, [0, 2], 1)?, byte_operand(im, node, [3, 5], 0)?);
+    let made = byte_product(im, &a, &b)?;
     let made = im.g.cast(made, DType::F32)?;
     let scales = [along(im, node, 1, 1)?, along(im, node, 4, 0)?];
     requantised(im, node, made, scales)

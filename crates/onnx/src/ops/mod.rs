@@ -1,6 +1,7 @@
 //! Registry of operators, one file per family.
 
 mod attention;
+pub(crate) mod bytes;
 pub(crate) mod cast;
 mod elementwise;
 mod gather;

@@ -4,6 +4,7 @@ use nn::functions::{self as f, add, mul, quotient, sub};
 use plan::DType;
 use plan::graph::{Graph, Tensor};
 
+use super::bytes::Dequantised;
 use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
 use crate::import::{Import, Value, device};
@@ -60,6 +61,11 @@ fn dequantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     };
     let made = mul(&mut im.g, moved, scale)?;
     let tensor = im.g.reshape(made, &have)?;
+    if node.integer("block_size", 0) == 0 {
+        let (x, zero) = (node.input(0)?.clone(), node.optional(2).cloned());
+        let axis = axis(node.integer("axis", 1), have.len()).unwrap_or(0);
+        im.remember(tensor, Dequantised { x, zero, scale: node.input(1)?.clone(), axis });
+    }
     Ok(device(elem, tensor))
 }
 

@@ -4,9 +4,10 @@ use nn::conv::{self, Windows, pad_with};
 use nn::functions::{self as f, div, times};
 use nn::shape::concat;
 use plan::graph::Tensor;
-use plan::{Binary, Window};
+use plan::{Binary, DType, Window};
 
-use super::matrix::{EXACT_BYTES, along, minus_zero_point};
+use super::bytes::{Centred, added, biased, dequantised, integer_bias, scaled};
+use super::matrix::{along, byte_operand};
 use super::quantise::requantised;
 use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
@@ -167,6 +168,20 @@ fn convolution(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let sizes = spatial(&of_w)?;
     node.ignore(&["kernel_shape"]);
     let geometry = geometry(node, spatial(&of_x)?, sizes)?;
+    let behind = of_w.len() - 1;
+    if let Some((x, weight, scale)) = dequantised(im, [node.input(0)?, node.input(1)?], 0, behind)?
+    {
+        let sums = byte_convolution(im, &x, &weight, geometry, groups(node)?)?;
+        let (whole, rest) = match node.optional(2) {
+            Some(bias) => match integer_bias(im, bias)? {
+                None => (None, Some(im.float(bias)?)),
+                whole => (whole, None),
+            },
+            None => (None, None),
+        };
+        let made = scaled(im, sums, whole, scale, behind - 1)?;
+        return Ok(device(elem, biased(im, made, rest, behind - 1)?));
+    }
     let (x, weight) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let bias = im.float_if(node.optional(2))?;
     let made = im.g.conv(x, weight, bias, &geometry.convolution_windows(groups(node)?))?;
@@ -207,73 +222,59 @@ fn byte_operands(
     im: &mut Import,
     node: &Node<'_>,
     weight: [usize; 2],
-) -> NodeResult<(Tensor, Tensor, Geometry)> {
+) -> NodeResult<(Centred, Centred, Geometry)> {
     let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(weight[0])?));
     node.ignore(&["kernel_shape"]);
     let geometry = geometry(node, spatial(&of_x)?, spatial(&of_w)?)?;
     let behind = of_w.len() - 1;
-    Ok((
-        minus_zero_point(im, node, [0, 2], behind)?,
-        minus_zero_point(im, node, weight, behind)?,
-        geometry,
-    ))
+    Ok((byte_operand(im, node, [0, 2], behind)?, byte_operand(im, node, weight, behind)?, geometry))
 }
 
 fn convolution_integer(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (x, weight, geometry) = byte_operands(im, node, [1, 3])?;
-    let made = byte_convolution(im, x, weight, geometry, groups(node)?)?;
-    Ok(device(Elem::I32, made))
+    let made = byte_convolution(im, &x, &weight, geometry, groups(node)?)?;
+    Ok(device(Elem::I32, im.g.cast(made, DType::I32)?))
 }
 
-/// A convolution of bytes minus zero points, as `I32`: sums over few channels are exact in `f32`,
-/// and their sums are integers.
+/// The exact convolution of bytes minus zero points, in `F32` or `I32`.
 fn byte_convolution(
     im: &mut Import,
-    x: Tensor,
-    weight: Tensor,
+    x: &Centred,
+    weight: &Centred,
     geometry: Geometry,
     groups: usize,
 ) -> NodeResult<Tensor> {
-    let of_w = im.g.shape(weight).to_vec();
+    let of_w = im.g.shape(weight.tensor).to_vec();
     let (inner, taps) = (of_w[1], of_w[2..].iter().product::<usize>());
+    let most = (weight.exact_rows(of_w[0], inner * taps) / taps.max(1)).max(1);
     let mut windows = geometry.convolution_windows(groups);
-    let mut weight = weight;
+    let (x, mut weight) = (x.tensor, weight.tensor);
     if of_w[2..] == [3, 3] {
         // A column of zeroes, since fast algorithms for 3 x 3 windows round fractions.
         weight = im.g.pad(weight, 3, 0, 1)?;
         windows.pads[1][1] += windows.dilation[1];
     }
-    let most = (EXACT_BYTES / taps.max(1)).max(1);
     if groups > 1 || inner <= most {
-        let made = im.g.conv(x, weight, None, &windows)?;
-        return Ok(im.g.cast(made, plan::DType::I32)?);
+        return Ok(im.g.conv(x, weight, None, &windows)?);
     }
     let mut sum: Option<Tensor> = None;
     for start in (0..inner).step_by(most) {
         let count = most.min(inner - start);
         let (x, weight) = (im.g.slice(x, 1, start, count)?, im.g.slice(weight, 1, start, count)?);
         let part = im.g.conv(x, weight, None, &windows)?;
-        let part = im.g.cast(part, plan::DType::I32)?;
-        sum = Some(match sum {
-            Some(sum) => f::add(&mut im.g, sum, part)?,
-            None => part,
-        });
+        sum = Some(added(im, sum, part)?);
     }
-    sum.ok_or_else(|| "a convolution over no channels".into())
+    Ok(sum.ok_or("a convolution over no channels")?)
 }
 
 /// The same for scaled bytes, with a requantised result.
 fn convolution_quantised(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (x, weight, geometry) = byte_operands(im, node, [3, 5])?;
-    let mut made = byte_convolution(im, x, weight, geometry, groups(node)?)?;
+    let made = byte_convolution(im, &x, &weight, geometry, groups(node)?)?;
     let channels = im.g.shape(made).len() - 2;
-    if let Some(bias) = node.optional(8) {
-        let bias = im.tensor(bias)?;
-        let count = im.g.shape(bias).iter().product();
-        let bias = im.g.reshape(bias, &[&[count][..], &vec![1; channels]].concat())?;
-        made = f::add(&mut im.g, made, bias)?;
-    }
-    let made = im.g.cast(made, plan::DType::F32)?;
+    let bias = node.optional(8).map(|bias| im.tensor(bias)).transpose()?;
+    let made = biased(im, made, bias, channels)?;
+    let made = im.g.cast(made, DType::F32)?;
     let scales = [along(im, node, 1, 0)?, along(im, node, 4, channels)?];
     requantised(im, node, made, scales)
 }
@@ -363,7 +364,7 @@ fn pool(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         }
         _ => average(im, node, x, &geometry, &sizes)?,
     };
-    let made = if elem.is_integer() { im.g.cast(made, plan::DType::I32)? } else { made };
+    let made = if elem.is_integer() { im.g.cast(made, DType::I32)? } else { made };
     Ok(device(elem, made))
 }
 
