@@ -41,7 +41,8 @@ pub(crate) fn fold(im: &mut Import, node: &Node<'_>, operator: Operator) -> Node
             None => {}
         }
     }
-    if all.is_empty() || all.iter().map(|known| known.values.len()).sum::<usize>() > MOST {
+    let large = all.iter().map(|known| known.values.len()).sum::<usize>() > MOST;
+    if all.is_empty() || (large && !matches!(node.op(), "NonZero" | "Unique")) {
         return operator(im, node);
     }
     if let Some(known) = exact(node, &all)? {
@@ -169,12 +170,12 @@ fn exact(node: &Node<'_>, all: &[&Known]) -> Folded {
 /// The outputs of a node, or `None` if the device computes them.
 type Folded = NodeResult<Option<Vec<Known>>>;
 
-/// A single output, rounded to its type.
+/// A single output. Rounds to `f32`, in which devices compute all floating-point types.
 fn one(elem: Elem, values: impl Into<Arc<ArrayD<f64>>>) -> Folded {
     let mut values = values.into();
-    if elem.is_float() && values.iter().any(|x| x.to_bits() != cast::cast_value(*x, elem).to_bits())
-    {
-        values = Arc::new(values.mapv(|x| cast::cast_value(x, elem)));
+    let rounded = |x: f64| f64::from(x as f32);
+    if elem.is_float() && values.iter().any(|x| x.to_bits() != rounded(*x).to_bits()) {
+        values = Arc::new(values.mapv(rounded));
     }
     Ok(Some(vec![Known { elem, values }]))
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use crate::array::{self, Known};
 use crate::error::{NodeError, NodeResult, invalid};
@@ -21,7 +22,7 @@ pub(crate) struct Node<'a> {
     pub(crate) inputs: Vec<Option<Value>>,
     /// Attributes of the surrounding call, which attributes of the node may refer to.
     call: &'a Attributes<'a>,
-    read: RefCell<HashSet<&'a str>>,
+    read: Rc<RefCell<HashSet<&'a str>>>,
 }
 
 impl<'a> Node<'a> {
@@ -31,7 +32,12 @@ impl<'a> Node<'a> {
         inputs: Vec<Option<Value>>,
         call: &'a Attributes<'a>,
     ) -> Self {
-        Self { proto, opset, inputs, call, read: RefCell::default() }
+        Self { proto, opset, inputs, call, read: Rc::default() }
+    }
+
+    /// The same node with other inputs.
+    pub(crate) fn with(&self, inputs: Vec<Option<Value>>) -> Self {
+        Self { inputs, read: Rc::clone(&self.read), ..*self }
     }
 
     pub(crate) fn op(&self) -> &'a str {

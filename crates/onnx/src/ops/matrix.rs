@@ -19,7 +19,7 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("QLinearMatMul", matmul_quantised),
 ];
 
-fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let (alpha, beta) = (node.float("alpha", 1.0), node.float("beta", 1.0));
@@ -41,7 +41,7 @@ fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 
 /// `a` times `b` like NumPy's `matmul`: vectors are treated as rows and columns, and lose that axis
 /// again.
-pub(super) fn product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
+pub(in crate::ops) fn product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
     let g = &mut im.g;
     let (of_a, of_b) = (g.shape(a).to_vec(), g.shape(b).to_vec());
     if of_a.is_empty() || of_b.is_empty() {
@@ -70,7 +70,7 @@ fn matmul(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 
 /// A byte input minus its zero point (input `zero`): a scalar, or one value per entry of an axis
 /// that has `behind` axes after it.
-pub(super) fn minus_zero_point(
+pub(in crate::ops) fn minus_zero_point(
     im: &mut Import,
     node: &Node<'_>,
     [place, zero]: [usize; 2],

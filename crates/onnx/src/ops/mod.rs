@@ -2,8 +2,12 @@
 
 mod attention;
 pub(crate) mod cast;
+mod compose;
+mod contrib;
+mod detect;
 mod elementwise;
 mod gather;
+mod grid_sample;
 mod loss;
 mod matrix;
 mod norm;
@@ -12,17 +16,20 @@ mod quantise;
 mod recurrent;
 mod reduce;
 mod resize;
+mod scatter;
 mod shape;
 pub(crate) mod shapes;
 mod window;
 
 use crate::node::Operator;
 
-const FAMILIES: [&[(&str, Operator)]; 13] = [
+const FAMILIES: [&[(&str, Operator)]; 16] = [
     attention::OPERATORS,
     cast::OPERATORS,
+    detect::OPERATORS,
     elementwise::OPERATORS,
     gather::OPERATORS,
+    grid_sample::OPERATORS,
     loss::OPERATORS,
     matrix::OPERATORS,
     norm::OPERATORS,
@@ -30,12 +37,13 @@ const FAMILIES: [&[(&str, Operator)]; 13] = [
     quantise::OPERATORS,
     recurrent::OPERATORS,
     reduce::OPERATORS,
+    scatter::OPERATORS,
     shape::OPERATORS,
     window::OPERATORS,
 ];
 
 /// Operators of other domains than ONNX's own.
-const DOMAINS: [(&str, &[&[(&str, Operator)]]); 0] = [];
+const DOMAINS: [(&str, &[&[(&str, Operator)]]); 1] = [("com.microsoft", contrib::FAMILIES)];
 
 /// Finds an operator by its domain, empty for ONNX's own, and its name.
 pub(crate) fn find(domain: &str, name: &str) -> Option<Operator> {

@@ -97,7 +97,7 @@ fn reduced(g: &mut Graph, op: &str, x: Tensor, axes: &[usize]) -> NodeResult<Ten
 }
 
 /// Product over an axis, which stays with extent 1, by multiplying halves.
-fn product(g: &mut Graph, x: Tensor, axis: usize) -> NodeResult<Tensor> {
+pub(super) fn product(g: &mut Graph, x: Tensor, axis: usize) -> NodeResult<Tensor> {
     let (mut x, mut odd) = (x, None);
     loop {
         let extent = g.shape(x)[axis];
