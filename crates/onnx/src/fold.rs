@@ -62,13 +62,18 @@ fn evaluated(node: &Node<'_>, operator: Operator) -> Option<Vec<Value>> {
     }
     let mut im = Import::limited(MOST_EVALUATED);
     let made = operator(&mut im, node).ok()?;
-    let mut outputs = Vec::new();
+    let mut open = false;
     for (i, value) in made.iter().enumerate() {
-        outputs.push(im.output(&i.to_string(), value).ok()?);
-    }
-    let open = outputs.iter().any(|output| output.known.is_none());
-    if outputs.iter().any(|output| !is_small(&output.shape)) {
-        return None;
+        let shape = im.shape(value);
+        if !is_small(&shape) {
+            return None;
+        }
+        if matches!(value, Value::Device { .. }) && !shape.contains(&0) {
+            open = true;
+            let tensor = im.float(value).ok()?;
+            let tensor = im.g.reshape(tensor, if shape.is_empty() { &[1] } else { &shape }).ok()?;
+            im.g.output(i.to_string(), tensor);
+        }
     }
     let session = match open {
         true => {
@@ -81,22 +86,21 @@ fn evaluated(node: &Node<'_>, operator: Operator) -> Option<Vec<Value>> {
         false => None,
     };
     let mut known = Vec::new();
-    for (value, output) in made.into_iter().zip(outputs) {
-        let (None, Some(session)) = (&output.known, &session) else {
-            known.push(match value {
-                Value::Known(_) => value,
-                Value::Device { elem, .. } => {
-                    Value::Known(Known::new(elem, &output.shape, Vec::new())?)
-                }
-            });
+    for (i, value) in made.into_iter().enumerate() {
+        let Value::Device { elem, .. } = value else {
+            known.push(value);
             continue;
         };
-        let values = session.output(0, &output.name).ok()?;
-        if output.elem.is_integer() && values.iter().any(|v| v.abs() >= EXACT as f32) {
+        let shape = im.shape(&value);
+        let values = match &session {
+            Some(session) if !shape.contains(&0) => session.output(0, &i.to_string()).ok()?,
+            _ => Vec::new(),
+        };
+        if elem.is_integer() && values.iter().any(|v| v.abs() >= EXACT as f32) {
             return None;
         }
         let values = values.into_iter().map(f64::from).collect();
-        known.push(Value::Known(Known::new(output.elem, &output.shape, values)?));
+        known.push(Value::Known(Known::new(elem, &shape, values)?));
     }
     Some(known)
 }

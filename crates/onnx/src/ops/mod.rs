@@ -10,6 +10,7 @@ mod gather;
 mod grid_sample;
 mod loss;
 mod matrix;
+mod ml;
 mod norm;
 mod positions;
 mod quantise;
@@ -43,7 +44,8 @@ const FAMILIES: [&[(&str, Operator)]; 16] = [
 ];
 
 /// Operators of other domains than ONNX's own.
-const DOMAINS: [(&str, &[&[(&str, Operator)]]); 1] = [("com.microsoft", contrib::FAMILIES)];
+const DOMAINS: [(&str, &[&[(&str, Operator)]]); 2] =
+    [("ai.onnx.ml", ml::FAMILIES), ("com.microsoft", contrib::FAMILIES)];
 
 /// Finds an operator by its domain, empty for ONNX's own, and its name.
 pub(crate) fn find(domain: &str, name: &str) -> Option<Operator> {

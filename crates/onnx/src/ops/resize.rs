@@ -216,7 +216,7 @@ impl Interpolation {
         let mut parts: Vec<(usize, f64)> = Vec::new();
         for at in first..=end {
             let at = at as f64;
-            if (self.exclude_outside || !cubic) && !(0.0..=last).contains(&at) {
+            if self.exclude_outside && !(0.0..=last).contains(&at) {
                 continue;
             }
             parts.push((at.clamp(0.0, last) as usize, share(at)));
