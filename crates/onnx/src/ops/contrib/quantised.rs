@@ -175,7 +175,12 @@ fn concat(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 
 /// The bias has the product of both scales. Without an output scale the result is a float.
 fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    let (a, b) = (dequantised(im, node, [0, 1, 2])?, dequantised(im, node, [3, 4, 5])?);
+    let a = dequantised(im, node, [0, 1, 2])?;
+    // Scales may be given for each column of the product.
+    let of = |place: usize| node.optional(place).cloned();
+    let at = ("axis", Setting::Int(i64::from(!node.flag("transB"))));
+    let made = im.outputs_of("DequantizeLinear", &[of(3), of(4), of(5)], &[at], 1)?;
+    let b = made.into_iter().next().ok_or_else(|| invalid("no output".into()))?;
     let alpha = node.float("alpha", 1.0);
     let settings = [
         ("transA", Setting::Int(node.integer("transA", 0))),

@@ -52,7 +52,7 @@ fn classifier(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let made = scores(im, node, None)?;
     let count = im.g.shape(made)[1];
     if count == 1 {
-        return binary(im, node, made, &labels, 0.0, true);
+        return binary(im, node, made, &labels, 0.0, false);
     }
     let label = best(im, made, &labels)?;
     let tensor = transformed(im, node, made)?;
@@ -60,7 +60,8 @@ fn classifier(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 }
 
 /// Two classes from one score: the second class if it exceeds a bound. `opposite`: the first class
-/// has the negative score, else what is left of 1.
+/// has the negative score, else what is left of 1. Like onnxruntime, only the logistic function
+/// transforms them.
 pub(super) fn binary(
     im: &mut Import,
     node: &Node<'_>,
@@ -69,21 +70,31 @@ pub(super) fn binary(
     bound: f32,
     opposite: bool,
 ) -> NodeResult<Vec<Value>> {
-    let rows = im.g.shape(score)[0];
     let way = node.text("post_transform", "NONE")?;
+    let label = exceeding(im, score, bound, labels)?;
+    let g = &mut im.g;
+    let logistic = way == "LOGISTIC";
+    let score = if logistic { f::sigmoid(g, score)? } else { score };
+    let other = f::neg(g, score)?;
+    let other = if opposite && !logistic { other } else { f::plus(g, other, 1.0)? };
+    let both = nn::shape::concat(g, &[other, score], 1)?;
+    Ok(vec![label, Value::Device { elem: Elem::F32, tensor: both }])
+}
+
+/// The second label for scores `[rows, 1]` above a bound, else the first.
+pub(super) fn exceeding(
+    im: &mut Import,
+    score: Tensor,
+    bound: f32,
+    labels: &[i64],
+) -> NodeResult<Value> {
+    let rows = im.g.shape(score)[0];
     let g = &mut im.g;
     let bound = g.constant(bound);
     let second = f::less(g, bound, score)?;
     let second = g.cast(second, DType::I32)?;
     let second = g.reshape(second, &[rows])?;
-    let other = f::neg(g, score)?;
-    let other = if opposite { other } else { f::plus(g, other, 1.0)? };
-    let mut both = nn::shape::concat(g, &[other, score], 1)?;
-    if way != "NONE" {
-        both = transformed(im, node, both)?;
-    }
-    let label = named(im, second, labels)?;
-    Ok(vec![label, Value::Device { elem: Elem::F32, tensor: both }])
+    named(im, second, labels)
 }
 
 /// Kernel values of each row and each support vector, or of each row and the coefficients.
@@ -209,7 +220,7 @@ fn svm_classifier(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     if classes == 2 {
         let g = &mut im.g;
         let other = f::neg(g, scores)?;
-        let both = nn::shape::concat(g, &[scores, other], 1)?;
+        let both = nn::shape::concat(g, &[other, scores], 1)?;
         let both = g.reshape(both, &[rows, 2])?;
         let tensor = transformed(im, node, both)?;
         return Ok(vec![label, Value::Device { elem: Elem::F32, tensor }]);

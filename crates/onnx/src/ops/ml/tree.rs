@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use nn::functions::{self as f, add, mul};
+use nn::functions::{self as f, add};
 use plan::DType;
 use plan::graph::Tensor;
 
-use super::linear::binary;
+use super::linear::{binary, exceeding};
 use super::{best, labels, matrix, table, transformed, vector};
 use crate::array::{Elem, Known};
 use crate::error::{NodeResult, invalid};
@@ -258,6 +258,18 @@ fn total(
     leaves: &Leaves,
     count: usize,
 ) -> NodeResult<Tensor> {
+    summed(im, node, forest, leaves, count, true)
+}
+
+/// Like [`total`], with the base values or without.
+fn summed(
+    im: &mut Import,
+    node: &Node<'_>,
+    forest: &Forest,
+    leaves: &Leaves,
+    count: usize,
+    with_base: bool,
+) -> NodeResult<Tensor> {
     let (x, shape) = table(im, node)?;
     let (nodes, trees) = (forest.features.len(), forest.roots.len());
     if nodes.checked_mul(count).is_none_or(|all| all > MOST_VALUES) {
@@ -273,8 +285,6 @@ fn total(
     let at = forest.leaves(im, x, shape)?;
     let all = matrix(im, &[nodes, count], &all)?;
     let g = &mut im.g;
-    // An expanded constant has no rows in memory.
-    let all = g.reshape(all, &[nodes, count])?;
     let values = g.gather(all, &[at])?;
     let values = g.reshape(values, &[shape[0], trees, count])?;
     let made = match &*node.text("aggregate_function", "SUM")? {
@@ -286,7 +296,7 @@ fn total(
     };
     let made = g.reshape(made, &[shape[0], count])?;
     let base = floats(node, "base_values")?;
-    if base.is_empty() {
+    if base.is_empty() || !with_base {
         return Ok(made);
     }
     if base.len() != count && base.len() != 1 {
@@ -308,27 +318,28 @@ fn regressor(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 
 fn classifier(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let forest = forest(node)?;
-    let mut leaves = values(node, &forest, "class")?;
+    let leaves = values(node, &forest, "class")?;
     let labels = labels(node, "classlabels_int64s", "classlabels_strings")?;
     let first = leaves.targets.first().copied().unwrap_or(0);
     let single = labels.len() == 2 && leaves.targets.iter().all(|target| *target == first);
-    if single {
+    let positive = leaves.weights.iter().all(|weight| *weight >= 0.0);
+    if single && first == 0 {
         // One score decides between two classes.
-        leaves.targets.fill(0);
-        let positive = leaves.weights.iter().all(|weight| *weight >= 0.0);
-        let base = floats(node, "base_values")?;
-        let score = if base.len() == 2 {
-            return Err("two base values for one score are not supported".into());
-        } else {
-            total(im, node, &forest, &leaves, 1)?
-        };
+        let score = total(im, node, &forest, &leaves, 1)?;
         let bound = if positive { 0.5 } else { 0.0 };
         return binary(im, node, score, &labels, bound, !positive);
     }
-    let made = total(im, node, &forest, &leaves, labels.len())?;
+    let base = !(single && first == 1);
+    let made = summed(im, node, &forest, &leaves, labels.len(), base)?;
+    if labels.len() == 2 {
+        // Like onnxruntime, whose label of two classes follows from the score of the second.
+        let score = im.g.slice(made, 1, 1, 1)?;
+        let bound = if single && positive { 0.5 } else { 0.0 };
+        let label = exceeding(im, score, bound, &labels)?;
+        let tensor = transformed(im, node, made)?;
+        return Ok(vec![label, Value::Device { elem: Elem::F32, tensor }]);
+    }
     let label = best(im, made, &labels)?;
-    let one = im.g.constant(1.0);
-    let made = mul(&mut im.g, made, one)?;
     let tensor = transformed(im, node, made)?;
     Ok(vec![label, Value::Device { elem: Elem::F32, tensor }])
 }
