@@ -70,8 +70,6 @@ fn unreadable_files_are_rejected_by_name() {
         );
         text
     };
-    assert!(message(read_npy(&data("array-fortran.npy")).unwrap_err()).contains("Fortran"));
-    assert!(message(read_npy(&data("array-u2.npy")).unwrap_err()).contains("u2"));
     assert_eq!(read_npy(&data("array-u1.npy")).unwrap().values[0], 255.0);
     let text = message(read_safetensors(&data("shorts.safetensors")).unwrap_err());
     assert!(text.contains("`shorts` has type I16"), "{text}");

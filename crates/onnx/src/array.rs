@@ -157,7 +157,23 @@ pub struct Array {
     pub values: Vec<f32>,
 }
 
+/// Integers of this magnitude and more may have been rounded to `f32`.
+const ROUNDED: f32 = 16_777_216.0;
+
 impl Array {
+    /// Why values cannot be those of an integer type, if they cannot: fractions, or magnitudes from
+    /// 2^24 on, which `f32` rounds.
+    pub(crate) fn check(elem: Elem, values: &[f32]) -> std::result::Result<(), String> {
+        let whole = |value: f32| value.fract() == 0.0 && value.abs() < ROUNDED;
+        match values.iter().position(|value| elem.is_integer() && !whole(*value)) {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "element {at} is {}, and integers below {ROUNDED} are exact",
+                values[at]
+            )),
+        }
+    }
+
     /// Parses a tensor in ONNX's own form (`TensorProto`, as in `.pb` files); returns it with its
     /// name.
     ///
@@ -166,6 +182,13 @@ impl Array {
     pub fn parse(bytes: &[u8]) -> Result<(String, Self)> {
         let tensor = TensorProto::decode(bytes)?;
         let (elem, shape, values) = read(&tensor)?;
+        let exact = |value: &&f64| f64::from(**value as f32) == **value;
+        if elem.is_integer()
+            && let Some(value) = values.iter().find(|value| !exact(value))
+        {
+            let what = format!("the integer {value} is not exact as f32, which inputs have");
+            return Err(Error::Tensor { name: tensor.name, what });
+        }
         let values = values.into_iter().map(|value| value as f32).collect();
         Ok((tensor.name, Self { elem, shape, values }))
     }

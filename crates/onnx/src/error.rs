@@ -35,6 +35,9 @@ pub enum Error {
     /// An invalid input from the caller.
     #[error("input `{name}`: {what}")]
     Input { name: String, what: String },
+    /// A result that cannot be returned exactly.
+    #[error("output `{name}`: {what}")]
+    Output { name: String, what: String },
     #[error(transparent)]
     Graph(#[from] plan::graph::Error),
     /// The device cannot run the model, or fails.

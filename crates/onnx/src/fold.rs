@@ -11,7 +11,7 @@ use nn::Session;
 
 use crate::array::{Elem, Known};
 use crate::error::{NodeResult, invalid};
-use crate::import::{EXACT, Import, Value};
+use crate::import::{Import, Value};
 use crate::node::{Node, Operator, axis};
 use crate::ops::{cast, shapes};
 
@@ -26,6 +26,9 @@ fn is_small(shape: &[usize]) -> bool {
 
 /// Operators that stay on the device, where they are fused with what follows.
 const KEPT: [&str; 3] = ["DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"];
+
+/// Magnitude from which integers may have been rounded to `f32`.
+const EXACT: f32 = 16_777_216.0;
 
 /// Most elements of a step of the evaluation.
 const MOST_EVALUATED: usize = 1 << 20;
@@ -96,7 +99,7 @@ fn evaluated(node: &Node<'_>, operator: Operator) -> Option<Vec<Value>> {
             Some(session) if !shape.contains(&0) => session.output(0, &i.to_string()).ok()?,
             _ => Vec::new(),
         };
-        if elem.is_integer() && values.iter().any(|v| v.abs() >= EXACT as f32) {
+        if elem.is_integer() && values.iter().any(|v| v.abs() >= EXACT) {
             return None;
         }
         let values = values.into_iter().map(f64::from).collect();

@@ -157,6 +157,8 @@ impl<'m> Builder<'m> {
         for info in &self.model.graph.input {
             let name = &info.name;
             if let Some(array) = fixed.get(name) {
+                Array::check(array.elem, &array.values)
+                    .map_err(|what| Error::Input { name: name.clone(), what })?;
                 let Some(known) = array.known() else {
                     let (count, shape) = (array.values.len(), &array.shape);
                     let what = format!("{count} values do not fill shape {shape:?}");
@@ -396,8 +398,7 @@ fn initial(im: &mut Import, tensor: &TensorProto) -> NodeResult<Value> {
         let known = Known::new(elem, &shape, numbers);
         return Ok(Value::Known(known.unwrap_or_else(|| unreachable!("its shape is checked"))));
     }
-    let numbers = numbers.iter().map(|v| *v as f32).collect();
-    let made = im.weight(elem, &shape, numbers);
+    let made = im.weight(elem, &shape, &numbers);
     let tensor = made.map_err(|why| invalid(format!("tensor `{}`: {}", tensor.name, why.what)))?;
     Ok(Value::Device { elem, tensor })
 }

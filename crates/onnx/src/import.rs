@@ -13,9 +13,6 @@ use plan::{Class, DType};
 use crate::array::{Elem, Known};
 use crate::error::{NodeResult, invalid};
 
-/// Largest integer up to which `f32` is exact; integer weights are uploaded as `f32`.
-pub(crate) const EXACT: f64 = 16_777_216.0;
-
 /// Most elements that a step computes.
 const MOST: usize = u32::MAX as usize;
 
@@ -53,27 +50,27 @@ pub(crate) struct Weight {
 /// Elements of a weight as stored on the device.
 pub(crate) enum Elements {
     F32(Vec<f32>),
+    I32(Vec<i32>),
     I8(Vec<i8>),
     U8(Vec<u8>),
 }
 
 impl Elements {
-    /// Keeps byte types as bytes; converts the rest to `F32`.
-    fn of(elem: Elem, values: Vec<f32>) -> Self {
+    /// Keeps byte types as bytes; converts other integers to `I32` and the rest to `F32`.
+    fn of(elem: Elem, values: &[f64]) -> Self {
+        let values = values.iter();
         match elem {
-            Elem::I8 | Elem::I4 | Elem::I2 => {
-                Self::I8(values.into_iter().map(|value| value as i8).collect())
-            }
-            Elem::U8 | Elem::U4 | Elem::U2 => {
-                Self::U8(values.into_iter().map(|value| value as u8).collect())
-            }
-            _ => Self::F32(values),
+            Elem::I8 | Elem::I4 | Elem::I2 => Self::I8(values.map(|value| *value as i8).collect()),
+            Elem::U8 | Elem::U4 | Elem::U2 => Self::U8(values.map(|value| *value as u8).collect()),
+            _ if elem.is_integer() => Self::I32(values.map(|value| *value as i32).collect()),
+            _ => Self::F32(values.map(|value| *value as f32).collect()),
         }
     }
 
     pub(crate) fn data(&self) -> Data<'_> {
         match self {
             Self::F32(values) => Data::F32(values),
+            Self::I32(values) => Data::I32(values),
             Self::I8(values) => Data::I8(values),
             Self::U8(values) => Data::U8(values),
         }
@@ -102,11 +99,12 @@ impl Import {
         &mut self,
         elem: Elem,
         shape: &[usize],
-        values: Vec<f32>,
+        values: &[f64],
     ) -> NodeResult<Tensor> {
-        if elem.is_integer() && values.iter().any(|v| f64::from(v.abs()) > EXACT) {
+        let fits = |value: &f64| f64::from(*value as i32) == *value;
+        if let Some(value) = values.iter().find(|value| elem.is_integer() && !fits(value)) {
             return Err(invalid(format!(
-                "integers beyond {EXACT} are not supported on the device"
+                "the integer {value} does not fit in 32 bits, in which devices compute"
             )));
         }
         let name = format!("w{}", self.weights.len());
@@ -136,7 +134,8 @@ impl Import {
         if let Some((_, tensor)) = self.uploaded.get(&address) {
             return Ok(*tensor);
         }
-        let tensor = self.weight(known.elem, known.shape(), known.floats())?;
+        let values: Vec<f64> = known.values.iter().copied().collect();
+        let tensor = self.weight(known.elem, known.shape(), &values)?;
         self.uploaded.insert(address, (Arc::clone(&known.values), tensor));
         Ok(tensor)
     }

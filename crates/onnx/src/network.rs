@@ -237,6 +237,8 @@ impl Network {
         if self.session.plan(STEP).find(Class::Mailbox, name).is_none() {
             return Ok(());
         }
+        let checked = Array::check(*elem, values);
+        checked.map_err(|what| Error::Input { name: name.to_owned(), what })?;
         if elem.is_integer() {
             let whole: Vec<i32> = values.iter().map(|v| *v as i32).collect();
             Ok(self.session.write(STEP, &[(name, Data::I32(&whole))])?)
@@ -274,7 +276,9 @@ impl Network {
             Some(known) if known.len() == values.len() => values.copy_from_slice(known),
             _ => self.session.read(STEP, name, values)?,
         }
-        Ok(())
+        let elem = self.outputs.iter().find(|output| output.name == name);
+        let checked = elem.map_or(Ok(()), |output| Array::check(output.elem, values));
+        checked.map_err(|what| Error::Output { name: name.to_owned(), what })
     }
 
     /// Names, types and shapes of the inputs.

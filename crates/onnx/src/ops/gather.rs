@@ -243,16 +243,15 @@ fn cumsum(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, (own, at)) = (node.input(0)?.elem(), cumulative_input(im, node)?);
     let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
     let g = &mut im.g;
+    let own = if elem.is_integer() { g.cast(own, DType::I32)? } else { own };
     let mut made = s::cumsum(g, own, at)?;
     if exclusive {
-        made = sub(g, made, own)?;
+        let length = g.shape(made)[at];
+        made = g.slice(made, at, 0, length - length.min(1))?;
+        made = g.pad(made, at, length.min(1), 0)?;
     }
     if reverse {
         made = s::flip(g, made, at)?;
-    }
-    if elem.is_integer() {
-        made = f::round(g, made)?;
-        made = g.cast(made, DType::I32)?;
     }
     Ok(device(elem, made))
 }

@@ -1,6 +1,6 @@
 //! Quantisation operators, with one scale per tensor, per axis or per block.
 
-use nn::functions::{self as f, add, mul, sub};
+use nn::functions::{self as f, add, mul, quotient, sub};
 use plan::DType;
 use plan::graph::{Graph, Tensor};
 
@@ -121,28 +121,6 @@ pub(super) fn requantised(
     Ok(device(elem, tensor))
 }
 
-/// `a / b`, correctly rounded, since half a step decides the quantised value. The error of the
-/// product with the inverse is computed exactly, with both factors split into 12-bit halves
-/// (Dekker, "A floating-point technique for extending the available precision", 1971).
-fn quotient(g: &mut Graph, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
-    let halves = |g: &mut Graph, x: Tensor| -> NodeResult<[Tensor; 2]> {
-        let wide = f::times(g, x, 4097.0)?;
-        let rest = sub(g, wide, x)?;
-        let high = sub(g, wide, rest)?;
-        Ok([high, sub(g, x, high)?])
-    };
-    let inverse = f::recip(g, b)?;
-    let near = mul(g, a, inverse)?;
-    let ([n, m], [c, d]) = (halves(g, near)?, halves(g, b)?);
-    let mut left = a;
-    for (x, y) in [(n, c), (n, d), (m, c), (m, d)] {
-        let part = mul(g, x, y)?;
-        left = sub(g, left, part)?;
-    }
-    let off = mul(g, left, inverse)?;
-    Ok(add(g, near, off)?)
-}
-
 /// Dynamic quantisation to unsigned bytes, over the range of the values and 0.
 fn dynamic(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let have = im.shape(node.input(0)?);
@@ -153,7 +131,8 @@ fn dynamic(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (low, high) = (f::amin(g, x, &axes)?, f::amax(g, x, &axes)?);
     let (low, high) = (f::minimum(g, low, zero)?, f::maximum(g, high, zero)?);
     let range = sub(g, high, low)?;
-    let scale = f::times(g, range, 1.0 / 255.0)?;
+    let steps = g.constant(255.0);
+    let scale = quotient(g, range, steps)?;
     let point = quotient(g, low, scale)?;
     let point = f::neg(g, point)?;
     let point = f::round(g, point)?;

@@ -30,6 +30,8 @@ struct Cell<'a> {
     lengths: Option<Tensor>,
     /// True if the hidden state is rounded to bytes before each product.
     rounded: bool,
+    /// LSTM only: true if the forget gate is what the input gate leaves of 1.
+    coupled: bool,
 }
 
 /// An activation function and its parameters.
@@ -60,9 +62,7 @@ pub(in crate::ops) fn unrolled(
         "GRU" => (3, &["Sigmoid", "Tanh"]),
         _ => (1, &["Tanh"]),
     };
-    if node.flag("input_forget") {
-        return Err("input_forget is not supported".into());
-    }
+    let coupled = node.flag("input_forget");
     let clip = node.float_if("clip");
     let mut x = im.float(node.input(0)?)?;
     if by_batch {
@@ -110,6 +110,7 @@ pub(in crate::ops) fn unrolled(
             clip,
             lengths,
             rounded,
+            coupled,
         };
         let zero = im.g.constant(0.0);
         let start = im.g.expand(zero, &[batch, width])?;
@@ -320,7 +321,11 @@ impl Cell<'_> {
                 let (i, o) = (self.gate(g, all, input)?, self.gate(g, all, output)?);
                 let (k, new) = (self.gate(g, all, forget)?, self.gate(g, all, cell)?);
                 let (i, k) = (self.peep(g, i, 0, c)?, self.peep(g, k, 2, c)?);
-                let (i, k) = (self.activate(g, 0, i)?, self.activate(g, 0, k)?);
+                let (i, mut k) = (self.activate(g, 0, i)?, self.activate(g, 0, k)?);
+                if self.coupled {
+                    let rest = f::neg(g, i)?;
+                    k = f::plus(g, rest, 1.0)?;
+                }
                 let new = self.activate(g, 1, new)?;
                 let (kept, taken) = (mul(g, k, c)?, mul(g, i, new)?);
                 let c = add(g, kept, taken)?;

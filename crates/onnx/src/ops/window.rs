@@ -6,7 +6,7 @@ use nn::shape::concat;
 use plan::graph::Tensor;
 use plan::{Binary, DType, Window};
 
-use super::matrix::{along, minus_zero_point};
+use super::matrix::{EXACT_BYTES, along, minus_zero_point};
 use super::quantise::requantised;
 use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
@@ -219,11 +219,47 @@ fn byte_operands(
     ))
 }
 
-/// The sums are exact in `f32` up to 2^24.
 fn convolution_integer(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (x, weight, geometry) = byte_operands(im, node, [1, 3])?;
-    let made = im.g.conv(x, weight, None, &geometry.convolution_windows(groups(node)?))?;
-    Ok(device(Elem::I32, im.g.cast(made, DType::I32)?))
+    let made = byte_convolution(im, x, weight, geometry, groups(node)?)?;
+    Ok(device(Elem::I32, made))
+}
+
+/// A convolution of bytes minus zero points, as `I32`: sums over few channels are exact in `f32`,
+/// and their sums are integers.
+fn byte_convolution(
+    im: &mut Import,
+    x: Tensor,
+    weight: Tensor,
+    geometry: Geometry,
+    groups: usize,
+) -> NodeResult<Tensor> {
+    let of_w = im.g.shape(weight).to_vec();
+    let (inner, taps) = (of_w[1], of_w[2..].iter().product::<usize>());
+    let mut windows = geometry.convolution_windows(groups);
+    let mut weight = weight;
+    if of_w[2..] == [3, 3] {
+        // A column of zeroes, since fast algorithms for 3 x 3 windows round fractions.
+        weight = im.g.pad(weight, 3, 0, 1)?;
+        windows.pads[1][1] += windows.dilation[1];
+    }
+    let most = (EXACT_BYTES / taps.max(1)).max(1);
+    if groups > 1 || inner <= most {
+        let made = im.g.conv(x, weight, None, &windows)?;
+        return Ok(im.g.cast(made, DType::I32)?);
+    }
+    let mut sum: Option<Tensor> = None;
+    for start in (0..inner).step_by(most) {
+        let count = most.min(inner - start);
+        let (x, weight) = (im.g.slice(x, 1, start, count)?, im.g.slice(weight, 1, start, count)?);
+        let part = im.g.conv(x, weight, None, &windows)?;
+        let part = im.g.cast(part, DType::I32)?;
+        sum = Some(match sum {
+            Some(sum) => f::add(&mut im.g, sum, part)?,
+            None => part,
+        });
+    }
+    sum.ok_or_else(|| "a convolution over no channels".into())
 }
 
 /// The same for scaled bytes, with a requantised result.
@@ -232,9 +268,15 @@ pub(in crate::ops) fn convolution_quantised(
     node: &Node<'_>,
 ) -> NodeResult<Vec<Value>> {
     let (x, weight, geometry) = byte_operands(im, node, [3, 5])?;
-    let bias = im.float_if(node.optional(8))?;
-    let made = im.g.conv(x, weight, bias, &geometry.convolution_windows(groups(node)?))?;
+    let mut made = byte_convolution(im, x, weight, geometry, groups(node)?)?;
     let channels = im.g.shape(made).len() - 2;
+    if let Some(bias) = node.optional(8) {
+        let bias = im.tensor(bias)?;
+        let count = im.g.shape(bias).iter().product();
+        let bias = im.g.reshape(bias, &[&[count][..], &vec![1; channels]].concat())?;
+        made = f::add(&mut im.g, made, bias)?;
+    }
+    let made = im.g.cast(made, DType::F32)?;
     let scales = [along(im, node, 1, 0)?, along(im, node, 4, channels)?];
     requantised(im, node, made, scales)
 }

@@ -70,10 +70,10 @@ fn matmul(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         for i in 0..k {
             let group = groups.as_ref().map_or(i / block, |g| usize::try_from(g[i]).unwrap_or(0));
             let at = row * blocks + group.min(blocks - 1);
-            weight.push(((values[row * blocks * block + i] - zeros[at]) * scales[at]) as f32);
+            weight.push((values[row * blocks * block + i] - zeros[at]) * scales[at]);
         }
     }
-    let weight = im.weight(Elem::F32, &[n, k], weight)?;
+    let weight = im.weight(Elem::F32, &[n, k], &weight)?;
     let x = im.float(node.input(0)?)?;
     let have = im.g.shape(x).to_vec();
     let Some((&last, lead)) = have.split_last() else { return Err("a matrix expected".into()) };
@@ -127,10 +127,11 @@ fn gather(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     }
     let value = |i: usize| {
         let at = i / width * blocks + i % width / block;
-        ((values[i] - zeros[at]) * scales_of[at]) as f32
+        (values[i] - zeros[at]) * scales_of[at]
     };
     let elem = scales.elem;
-    let tensor = im.weight(Elem::F32, &[rows, width], (0..rows * width).map(value).collect())?;
+    let unpacked: Vec<f64> = (0..rows * width).map(value).collect();
+    let tensor = im.weight(Elem::F32, &[rows, width], &unpacked)?;
     let table = Value::Device { elem, tensor };
     Ok(vec![im.apply("Gather", &[&table, node.input(1)?], &[])?])
 }
