@@ -76,6 +76,11 @@ impl Elem {
         }
     }
 
+    /// Number of the type with that name in ONNX.
+    pub(crate) fn by_name(name: &str) -> Option<i32> {
+        (1..32).find(|number| Self::of(*number).is_some_and(|elem| elem.name() == name))
+    }
+
     /// Name in ONNX.
     #[must_use]
     pub const fn name(self) -> &'static str {

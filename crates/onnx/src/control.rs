@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::array::{Elem, Known};
-use crate::error::{Built, NodeResult, invalid};
+use crate::error::{Built, NodeResult, Stop, invalid};
 use crate::graph::{Builder, Frame};
 use crate::import::{Import, Value};
 use crate::item::Item;
@@ -67,12 +67,13 @@ impl<'m> Builder<'m> {
         for (i, node) in nodes.iter().enumerate() {
             self.charge(0)?;
             self.step(node).map_err(|stop| match stop {
-                crate::error::Stop::Failed(mut why) => {
+                // The innermost node is named.
+                Stop::Failed(mut why) if !why.what.starts_with("node `") => {
                     let (name, op) = (node_name(node, i), &node.op_type);
                     why.what = format!("node `{name}` ({op}): {}", why.what);
-                    crate::error::Stop::Failed(why)
+                    Stop::Failed(why)
                 }
-                needs => needs,
+                other => other,
             })?;
         }
         Ok(())

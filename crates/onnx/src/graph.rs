@@ -285,7 +285,7 @@ impl<'m> Builder<'m> {
     }
 
     /// Builds a node whose inputs and outputs are tensors.
-    fn operator(&mut self, domain: &str, proto: &'m NodeProto) -> Built<Vec<Value>> {
+    fn operator(&mut self, domain: &str, proto: &NodeProto) -> Built<Vec<Value>> {
         let Some(operator) = ops::find(domain, &proto.op_type) else {
             return Err("no such operator".into());
         };
@@ -301,14 +301,15 @@ impl<'m> Builder<'m> {
         let call = Rc::clone(&self.frame.attributes);
         let own = domain.is_empty();
         let opset = if own { self.frame.opset } else { legacy::OLDEST };
+        let raised;
+        let mut proto = proto;
         if own && opset < legacy::OLDEST {
             legacy::align(&mut self.im, proto, &mut inputs)?;
+            raised = legacy::raised(proto);
+            proto = &raised;
         }
         loop {
             let node = Node::new(proto, opset.max(legacy::OLDEST), inputs.clone(), &call);
-            if own && opset < legacy::OLDEST {
-                legacy::ignore(&node);
-            }
             let made = match fold::fold(&mut self.im, &node, operator) {
                 Ok(made) => made,
                 Err(NodeError { what, needs }) if !needs.is_empty() => {

@@ -103,7 +103,13 @@ impl Model {
             external: Vec::new(),
         };
         let mut errors = Vec::new();
-        let mut missing = Missing { model: &model, opsets: &opset_import, found: BTreeMap::new() };
+        let mut missing = Missing {
+            model: &model,
+            opsets: &opset_import,
+            found: BTreeMap::new(),
+            seen: HashSet::new(),
+            called: Vec::new(),
+        };
         let own = missing.graph(&model.graph);
         let found = missing.found;
         if opset.is_none() && own {
@@ -202,7 +208,9 @@ impl Model {
         let elem = elem.map_err(|why| Error::Model { what: format!("`{}`: {why}", info.name) })?;
         let shape = tensor.shape.as_ref().map(|shape| {
             let extent = |dim: &super::proto::Dimension| match (dim.dim_value, &dim.dim_param) {
-                (Some(n), _) => usize::try_from(n).map_or(Extent::Any, Extent::Of),
+                // Some exporters write 0 or -1 for an open extent.
+                (Some(n), _) if n <= 0 => Extent::Any,
+                (Some(n), _) => Extent::Of(n as usize),
                 (None, Some(name)) if !matches!(&**name, "" | "?" | "-1" | "None") => {
                     Extent::Named(name.clone())
                 }
@@ -224,19 +232,22 @@ pub(crate) fn own_opset(opsets: &[OperatorSetIdProto]) -> Option<i64> {
     opsets.iter().find(|set| is_own(&set.domain)).map(|set| set.version)
 }
 
-/// Search for unsupported operators, in a graph, the graphs inside it, and the model's functions.
+/// Search for unsupported operators, in a graph, the graphs inside it, and the functions that are called.
 struct Missing<'a> {
     model: &'a Model,
     opsets: &'a [OperatorSetIdProto],
     /// Names, each with its opset and its first node.
     found: BTreeMap<String, (i64, String)>,
+    /// Functions that are called, and those of them whose nodes are still to be searched.
+    seen: HashSet<(String, String)>,
+    called: Vec<&'a FunctionProto>,
 }
 
 impl<'a> Missing<'a> {
     /// Returns true if there is a node of ONNX's own domain.
     fn graph(&mut self, graph: &'a GraphProto) -> bool {
         let mut own = self.nodes(&graph.node);
-        for function in self.model.functions.values() {
+        while let Some(function) = self.called.pop() {
             own |= self.nodes(&function.node);
         }
         own
@@ -250,7 +261,10 @@ impl<'a> Missing<'a> {
                 own |= self.nodes(&graph.node);
             }
             let key = (domain.to_owned(), node.op_type.clone());
-            if self.model.functions.contains_key(&key) {
+            if let Some(function) = self.model.functions.get(&key) {
+                if self.seen.insert(key) {
+                    self.called.push(function);
+                }
                 continue;
             }
             own |= domain.is_empty();
