@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use device::Data;
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis, Slice, concatenate};
+use nn::shape::concat;
 use plan::graph::{Graph, Tensor};
 use plan::{Class, DType};
 
@@ -60,8 +61,8 @@ impl Elements {
     fn of(elem: Elem, values: &[f64]) -> Self {
         let values = values.iter();
         match elem {
-            Elem::I8 => Self::I8(values.map(|value| *value as i8).collect()),
-            Elem::U8 => Self::U8(values.map(|value| *value as u8).collect()),
+            Elem::I8 | Elem::I4 | Elem::I2 => Self::I8(values.map(|value| *value as i8).collect()),
+            Elem::U8 | Elem::U4 | Elem::U2 => Self::U8(values.map(|value| *value as u8).collect()),
             _ if elem.is_integer() => Self::I32(values.map(|value| *value as i32).collect()),
             _ => Self::F32(values.map(|value| *value as f32).collect()),
         }
@@ -92,8 +93,13 @@ pub(crate) struct Import {
 
 impl Import {
     pub(crate) fn new() -> Self {
+        Self::limited(MOST)
+    }
+
+    /// Like [`Self::new`], with at most `most` elements in a step.
+    pub(crate) fn limited(most: usize) -> Self {
         Self {
-            g: Graph::limited(MOST),
+            g: Graph::limited(most),
             weights: Vec::new(),
             uploaded: HashMap::new(),
             replaces: false,
@@ -198,6 +204,63 @@ impl Import {
     /// An optional value on the device as `F32`.
     pub(crate) fn float_if(&mut self, value: Option<&Value>) -> NodeResult<Option<Tensor>> {
         value.map(|value| self.float(value)).transpose()
+    }
+
+    /// The same values in another shape.
+    pub(crate) fn reshaped(&mut self, value: &Value, shape: &[usize]) -> NodeResult<Value> {
+        Ok(match value {
+            Value::Known(known) => Value::Known(known.reshaped(shape)?),
+            Value::Device { elem, tensor } => {
+                Value::Device { elem: *elem, tensor: self.g.reshape(*tensor, shape)? }
+            }
+        })
+    }
+
+    /// `count` entries of an axis.
+    pub(crate) fn part(
+        &mut self,
+        value: &Value,
+        at: usize,
+        begin: usize,
+        count: usize,
+    ) -> NodeResult<Value> {
+        Ok(match value {
+            Value::Known(Known { elem, values }) => {
+                let part = values.slice_axis(Axis(at), Slice::from(begin..begin + count));
+                Value::Known(Known { elem: *elem, values: Arc::new(part.to_owned()) })
+            }
+            Value::Device { elem, tensor } => {
+                Value::Device { elem: *elem, tensor: self.g.slice(*tensor, at, begin, count)? }
+            }
+        })
+    }
+
+    /// A single entry of an axis, without the axis.
+    pub(crate) fn entry(&mut self, value: &Value, at: usize, place: usize) -> NodeResult<Value> {
+        let mut shape = self.shape(value);
+        shape.remove(at);
+        let part = self.part(value, at, place, 1)?;
+        self.reshaped(&part, &shape)
+    }
+
+    /// Joins values along an axis.
+    pub(crate) fn joined(&mut self, values: &[Value], at: usize) -> NodeResult<Value> {
+        let elem = values.first().map_or(Elem::F32, Value::elem);
+        let known = values.iter().map(|value| match value {
+            Value::Known(known) => Some(known.values.view()),
+            Value::Device { .. } => None,
+        });
+        if let Some(all) = known.collect::<Option<Vec<_>>>() {
+            let joined = concatenate(Axis(at), &all).map_err(|e| invalid(e.to_string()))?;
+            return Ok(Value::Known(Known { elem, values: Arc::new(joined) }));
+        }
+        let mut all = Vec::new();
+        for value in values {
+            if !self.shape(value).contains(&0) {
+                all.push(self.tensor(value)?);
+            }
+        }
+        Ok(Value::Device { elem, tensor: concat(&mut self.g, &all, at)? })
     }
 
     pub(crate) fn shape(&self, value: &Value) -> Vec<usize> {

@@ -22,7 +22,7 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("QLinearMatMul", matmul_quantised),
 ];
 
-fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let (alpha, beta) = (node.float("alpha", 1.0), node.float("beta", 1.0));
     if [alpha, beta] == [1.0, 1.0]
@@ -74,7 +74,7 @@ fn quantised_gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Option<Tensor>
 
 /// `a` times `b` like NumPy's `matmul`: vectors are treated as rows and columns, and lose that axis
 /// again.
-pub(super) fn product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
+pub(in crate::ops) fn product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
     let g = &mut im.g;
     let (of_a, of_b) = (g.shape(a).to_vec(), g.shape(b).to_vec());
     if of_a.is_empty() || of_b.is_empty() {
@@ -139,7 +139,7 @@ fn integer_product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> 
 
 /// A byte input minus its zero point (input `zero`): a scalar, or one value per entry of an axis
 /// that has `behind` axes after it.
-pub(super) fn minus_zero_point(
+pub(in crate::ops) fn minus_zero_point(
     im: &mut Import,
     node: &Node<'_>,
     places: [usize; 2],

@@ -45,7 +45,7 @@ fn parameter(im: &mut Import, node: &Node<'_>, place: usize, have: &[usize]) -> 
     Ok(im.g.slice(of, at, 0, have[at])?)
 }
 
-fn dequantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn dequantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let have = im.shape(x);
     let elem = node.input(1)?.elem();
@@ -69,7 +69,7 @@ fn dequantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     Ok(device(elem, tensor))
 }
 
-fn quantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn quantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let have = im.shape(node.input(0)?);
     node.ignore(&["saturate", "precision"]);
     let named = i32::try_from(node.integer("output_dtype", 0)).ok().and_then(Elem::of);

@@ -134,7 +134,7 @@ fn reduced_integers(g: &mut Graph, op: &str, x: Tensor, axes: &[usize]) -> NodeR
 }
 
 /// Product over an axis, which stays with extent 1, by multiplying halves.
-fn product(g: &mut Graph, x: Tensor, axis: usize) -> NodeResult<Tensor> {
+pub(super) fn product(g: &mut Graph, x: Tensor, axis: usize) -> NodeResult<Tensor> {
     let (mut x, mut odd) = (x, None);
     loop {
         let extent = g.shape(x)[axis];
