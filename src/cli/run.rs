@@ -1,6 +1,6 @@
 //! `orinctl run`: runs an ONNX network on inputs from files, in this process or in the daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -160,7 +160,7 @@ fn milliseconds(time: Duration) -> f64 {
 
 /// Reads inputs from files, and fills those given by shape.
 fn inputs(model: &Model, args: &args::Run) -> Result<BTreeMap<String, Array>, Error> {
-    let declared = model.inputs();
+    let declared = [model.inputs(), model.replaceable()].concat();
     let elem = |name: &str| {
         declared.iter().find(|input| input.name == name).map_or(Elem::F32, |input| input.elem)
     };
@@ -203,15 +203,37 @@ pub(super) fn extents(name: &str, shape: &str) -> Result<Vec<usize>, Error> {
 fn write(dir: &Path, answers: &BTreeMap<String, Array>) -> Result<(), Error> {
     let failed = |file: &Path, source| Error::Write { file: file.to_owned(), source };
     std::fs::create_dir_all(dir).map_err(|source| failed(dir, source))?;
-    for (name, array) in answers {
-        // Exporters use paths as names.
-        let is_odd = |c: char| c == '/' || c == '\\' || printable::is_control(c);
-        let file = dir.join(name.replace(is_odd, "_") + ".npy");
+    for (name, array) in file_names(answers.keys()).into_iter().zip(answers.values()) {
+        let file = dir.join(name);
         let Array { shape, values, .. } = array.clone();
         nn::files::write_npy(&file, &nn::files::Array { shape, values })
             .map_err(|error| Error::Output { file, why: one_line(&error) })?;
     }
     Ok(())
+}
+
+/// True for characters that a file name should not have. Exporters use paths as names.
+fn is_odd(c: char) -> bool {
+    c == '/' || c == '\\' || printable::is_control(c)
+}
+
+/// File names of outputs, without path separators and control characters. Names that would be the
+/// same are numbered.
+fn file_names<'a>(names: impl Iterator<Item = &'a String> + Clone) -> Vec<String> {
+    let plain: BTreeSet<&str> =
+        names.clone().map(|name| &**name).filter(|name| !name.contains(is_odd)).collect();
+    let mut used: BTreeSet<String> = plain.iter().map(|name| (*name).to_owned()).collect();
+    let unique = |name: &'a String| {
+        if plain.contains(&**name) {
+            return format!("{name}.npy");
+        }
+        let stem = name.replace(is_odd, "_");
+        let numbered = (2..).map(|i| format!("{stem}_{i}"));
+        let mut all = std::iter::once(stem.clone()).chain(numbered);
+        let free = all.find(|stem| used.insert(stem.clone()));
+        format!("{}.npy", free.unwrap_or(stem))
+    };
+    names.map(unique).collect()
 }
 
 /// Description of a network, printed if no input is given.

@@ -58,6 +58,29 @@ fn a_client_steps_a_network_through_shared_memory() {
     assert!(shown.contains("22 in time, 0 late"), "{shown}");
 }
 
+/// A broken sensor: NaN reaches the action, which is reported and replaced.
+#[test]
+fn outputs_that_are_not_finite_are_reported_and_replaced() {
+    let daemon =
+        Daemon::launch(&lane("policy", "deadline_us = 60000000\nsafe = { action = 0.25 }"));
+    ready(&daemon);
+    let mut client = Client::open(&daemon, "policy").unwrap();
+    let (observation, action) = example();
+    let mut broken = observation.clone();
+    broken[5] = f32::NAN;
+    assert_eq!(client.attempt(&broken), (2, vec![0.25; 4]));
+    let got = client.step(&observation);
+    assert!(got.iter().zip(&action).all(|(got, want)| (f64::from(*got) - want).abs() < 1e-5));
+    let status = daemon.get("/orin/v1/status").json();
+    let lane = &status["lanes"][0];
+    assert_eq!((&lane["failed"], &lane["met"]), (&json!(1), &json!(1)));
+    drop(daemon);
+    let daemon = Daemon::launch(&lane("policy", "safe = { brake = 0.0 }"));
+    daemon.until("the lane has failed", |status| status["lanes"][0]["state"] == "failed");
+    let status = daemon.get("/orin/v1/status").json();
+    assert!(status["lanes"][0]["notes"][0].as_str().unwrap().contains("`brake`"), "{status}");
+}
+
 /// A step is late whether the network or the client's start was late.
 #[test]
 fn missed_deadlines_and_skipped_starts_are_counted() {

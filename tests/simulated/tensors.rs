@@ -8,6 +8,8 @@ mod digits;
 mod draw;
 #[path = "../../crates/device/tests/tensors/programs.rs"]
 mod programs;
+#[path = "../../crates/device/tests/tensors/special.rs"]
+mod special;
 #[path = "../../crates/nn/tests/networks/training.rs"]
 mod training;
 

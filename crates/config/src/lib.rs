@@ -173,6 +173,10 @@ pub struct ControlLoop {
     /// Shapes of inputs that the file leaves open.
     #[serde(default)]
     pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Value of every element of an output, for steps that fail or have an output that is not
+    /// finite.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub safe: BTreeMap<String, f32>,
 }
 
 impl ControlLoop {

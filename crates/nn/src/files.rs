@@ -37,13 +37,13 @@ pub enum Error {
     Npy { path: PathBuf, what: &'static str },
     /// An array with an unsupported element type.
     #[error(
-        "{}: `{name}` has type {dtype}; supported are F32, F16, BF16, F64, I8, U8, BOOL, I32 and I64 (NumPy: f4, f2, f8, i4, i8, i1, u1, b1)",
+        "{}: `{name}` has type {dtype}; supported are F32, F16, BF16, F64, integers of 8 to 64 bits and BOOL (NumPy: f2, f4, f8, i1 to i8, u1 to u8, b1)",
         path.display()
     )]
     Type { path: PathBuf, name: String, dtype: String },
-    /// An array in column-major order.
-    #[error("{} is in Fortran order; write it with numpy.ascontiguousarray", path.display())]
-    Order { path: PathBuf },
+    /// An integer that `f32` would round.
+    #[error("{}: the integer {value} is not exact as f32", path.display())]
+    Integer { path: PathBuf, value: i128 },
     /// An array whose number of values differs from its shape.
     #[error("`{name}` has {values} numbers, which do not fill shape {shape:?}")]
     Shape { name: String, shape: Vec<usize>, values: usize },
@@ -101,10 +101,11 @@ pub fn write_safetensors(path: &Path, arrays: &BTreeMap<String, Array>) -> Resul
     fs::write(path, bytes).map_err(|source| io_error(path, source))
 }
 
-/// Reads the array of an `.npy` file. Integers beyond 2^24 and 64-bit numbers are rounded.
+/// Reads the array of an `.npy` file, in C or Fortran order. 64-bit floats are rounded.
 ///
 /// # Errors
-/// The file cannot be read, is damaged, has an unsupported type, or is in Fortran order.
+/// The file cannot be read, is damaged, has an unsupported type, or an integer that `f32` would
+/// round.
 pub fn read_npy(path: &Path) -> Result<Array> {
     parse_npy(path, &fs::read(path).map_err(|source| io_error(path, source))?)
 }
@@ -118,16 +119,17 @@ pub fn parse_npy(path: &Path, bytes: &[u8]) -> Result<Array> {
     let (header, data) = parts(bytes).ok_or_else(|| damaged("it has no header"))?;
     let Header { dtype, fortran, shape } =
         Header::parse(header).ok_or_else(|| damaged("its header is not NumPy's"))?;
-    if fortran && shape.len() > 1 {
-        return Err(Error::Order { path: path.to_owned() });
-    }
     let count = shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n));
     let values = match dtype {
         "<f4" => numbers(data, f32::from_le_bytes),
         "<f2" => numbers(data, |bytes| f16::from_le_bytes(bytes).to_f32()),
         "<f8" => numbers(data, |bytes| f64::from_le_bytes(bytes) as f32),
-        "<i4" => numbers(data, |bytes| i32::from_le_bytes(bytes) as f32),
-        "<i8" => numbers(data, |bytes| i64::from_le_bytes(bytes) as f32),
+        "<i2" => numbers(data, |bytes| f32::from(i16::from_le_bytes(bytes))),
+        "<u2" => numbers(data, |bytes| f32::from(u16::from_le_bytes(bytes))),
+        "<i4" => exact(path, data, |bytes| i32::from_le_bytes(bytes).into())?,
+        "<u4" => exact(path, data, |bytes| u32::from_le_bytes(bytes).into())?,
+        "<i8" => exact(path, data, |bytes| i64::from_le_bytes(bytes).into())?,
+        "<u8" => exact(path, data, |bytes| u64::from_le_bytes(bytes).into())?,
         "|u1" | "|b1" => numbers(data, |[byte]| f32::from(byte)),
         "|i1" => numbers(data, |bytes| f32::from(i8::from_le_bytes(bytes))),
         other => {
@@ -139,7 +141,37 @@ pub fn parse_npy(path: &Path, bytes: &[u8]) -> Result<Array> {
     if count.and_then(|count| count.checked_mul(size)) != Some(data.len()) {
         return Err(damaged("its size differs from its shape"));
     }
+    let values = if fortran { row_major(&shape, &values) } else { values };
     Ok(Array { shape, values })
+}
+
+/// Decodes integers that `f32` represents.
+fn exact<const N: usize>(
+    path: &Path,
+    data: &[u8],
+    number: impl Fn([u8; N]) -> i128,
+) -> Result<Vec<f32>> {
+    let convert = |bytes: &[u8; N]| {
+        let value = number(*bytes);
+        let float = value as f32;
+        if float as i128 == value {
+            return Ok(float);
+        }
+        Err(Error::Integer { path: path.to_owned(), value })
+    };
+    data.as_chunks::<N>().0.iter().map(convert).collect()
+}
+
+/// Reorders values from column-major to row-major order.
+fn row_major(shape: &[usize], values: &[f32]) -> Vec<f32> {
+    let place = |mut index: usize| {
+        let mut steps = vec![0; shape.len()];
+        for (step, extent) in steps.iter_mut().zip(shape).rev() {
+            (*step, index) = (index % extent, index / extent);
+        }
+        steps.iter().zip(shape).rev().fold(0, |at, (step, extent)| at * extent + step)
+    };
+    (0..values.len()).map(|index| values[place(index)]).collect()
 }
 
 /// Writes an array as `f4`.

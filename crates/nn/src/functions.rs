@@ -15,10 +15,15 @@ pub fn mul(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
     g.binary(Binary::Mul, a, b)
 }
 
-/// `a / b`, as `a * (1 / b)`.
+/// `a / b`, as `a * (1 / b)`; [`quotient`] is correctly rounded.
 pub fn div(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
     let inverse = g.unary(Unary::Recip, b)?;
     mul(g, a, inverse)
+}
+
+/// `a / b`, correctly rounded.
+pub fn quotient(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
+    g.binary(Binary::Div, a, b)
 }
 
 /// `x + value`
@@ -116,14 +121,12 @@ pub fn less_equal(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
 
 /// 1 where `a < b`, else 0.
 pub fn less(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
-    let not = less_equal(g, b, a)?;
-    not_of(g, not)
+    g.binary(Binary::Less, a, b)
 }
 
 /// 1 where `a == b`, else 0.
 pub fn equal(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
-    let (below, above) = (less_equal(g, a, b)?, less_equal(g, b, a)?);
-    mul(g, below, above)
+    g.binary(Binary::Equal, a, b)
 }
 
 /// 1 where a mask is 0, 0 where it is 1.
@@ -132,17 +135,18 @@ pub fn not_of(g: &mut Graph, mask: Tensor) -> Result {
     sub(g, one, mask)
 }
 
-/// -1, 0 or 1.
+/// -1 or 1; zeroes and NaN stay.
 pub fn sign(g: &mut Graph, x: Tensor) -> Result {
-    let zero = g.constant(0.0);
+    let (zero, one, minus) = (g.constant(0.0), g.constant(1.0), g.constant(-1.0));
     let (above, below) = (less(g, zero, x)?, less(g, x, zero)?);
-    sub(g, above, below)
+    let rest = g.select(above, one, x)?;
+    g.select(below, minus, rest)
 }
 
 /// Absolute value.
 pub fn abs(g: &mut Graph, x: Tensor) -> Result {
-    let sign = sign(g, x)?;
-    mul(g, x, sign)
+    let negative = neg(g, x)?;
+    maximum(g, x, negative)
 }
 
 pub fn floor(g: &mut Graph, x: Tensor) -> Result {
@@ -164,17 +168,7 @@ pub fn trunc(g: &mut Graph, x: Tensor) -> Result {
 
 /// Nearest integer, ties to even.
 pub fn round(g: &mut Graph, x: Tensor) -> Result {
-    let half = g.constant(0.5);
-    let shifted = add(g, x, half)?;
-    let up = floor(g, shifted)?;
-    // Ties round up; an odd result is corrected to the even number below.
-    let tie = equal(g, up, shifted)?;
-    let halved = times(g, up, 0.5)?;
-    let whole = floor(g, halved)?;
-    let even = times(g, whole, 2.0)?;
-    let odd = sub(g, up, even)?;
-    let back = mul(g, tie, odd)?;
-    sub(g, up, back)
+    g.unary(Unary::Round, x)
 }
 
 /// Remainder of floored division; it has the sign of `b`.
@@ -188,7 +182,7 @@ pub fn remainder(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
 /// `sin(x) / cos(x)`
 pub fn tan(g: &mut Graph, x: Tensor) -> Result {
     let (sine, cosine) = (g.unary(Unary::Sin, x)?, g.unary(Unary::Cos, x)?);
-    div(g, sine, cosine)
+    quotient(g, sine, cosine)
 }
 
 /// `1 / (1 + exp(-x))`
@@ -199,25 +193,56 @@ pub fn sigmoid(g: &mut Graph, x: Tensor) -> Result {
     recip(g, sum)
 }
 
-/// `2 sigmoid(2 x) - 1`
+/// Hyperbolic tangent.
 pub fn tanh(g: &mut Graph, x: Tensor) -> Result {
-    let twice = times(g, x, 2.0)?;
-    let open = sigmoid(g, twice)?;
-    let open = times(g, open, 2.0)?;
-    plus(g, open, -1.0)
+    g.unary(Unary::Tanh, x)
 }
 
-/// The error function, accurate to 1.5e-7: Abramowitz and Stegun, formula 7.1.26.
+/// `ln(1 + x)`, accurate near 0: the logarithm of the rounded sum, times what rounding took from it.
+/// Kahan, "Interval arithmetic options in the proposed IEEE standard", 1980.
+pub fn ln_1p(g: &mut Graph, x: Tensor) -> Result {
+    let one = g.constant(1.0);
+    let sum = add(g, x, one)?;
+    let (nothing, whole) = (equal(g, sum, one)?, equal(g, sum, x)?);
+    let added = sub(g, sum, one)?;
+    // Unused branches stay finite: their gradients are multiplied by 0.
+    let unused = maximum(g, nothing, whole)?;
+    let added = g.select(unused, one, added)?;
+    let (ratio, ln) = (quotient(g, x, added)?, ln(g, sum)?);
+    let near = mul(g, ln, ratio)?;
+    let far = g.select(whole, ln, near)?;
+    g.select(nothing, x, far)
+}
+
+/// The error function, accurate to 1.5e-7, and near 0 to a few units in the last place: a Taylor
+/// polynomial, and Abramowitz and Stegun, formula 7.1.26.
 pub fn erf(g: &mut Graph, x: Tensor) -> Result {
+    const SERIES: [f32; 6] =
+        [-8.548_327e-4, 5.223_977_5e-3, -2.686_617e-2, 1.128_379_2e-1, -3.761_264e-1, 1.128_379_2];
+    let far = erf_far(g, x)?;
+    let (size, square) = (abs(g, x)?, square(g, x)?);
+    let mut p = times(g, square, SERIES[0])?;
+    for k in &SERIES[1..5] {
+        p = plus(g, p, *k)?;
+        p = mul(g, p, square)?;
+    }
+    let p = plus(g, p, SERIES[5])?;
+    let (near, bound) = (mul(g, x, p)?, g.constant(0.5));
+    let small = less(g, size, bound)?;
+    g.select(small, near, far)
+}
+
+/// [`erf`] with an absolute error of 1.5e-7 everywhere.
+fn erf_far(g: &mut Graph, x: Tensor) -> Result {
     const COEFFICIENTS: [f32; 5] =
         [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6];
     let (sign, size) = (sign(g, x)?, abs(g, x)?);
     let t = times(g, size, 0.327_591_1)?;
     let t = plus(g, t, 1.0)?;
     let t = recip(g, t)?;
-    let mut p = g.constant(0.0);
-    for k in COEFFICIENTS {
-        p = plus(g, p, k)?;
+    let mut p = times(g, t, COEFFICIENTS[0])?;
+    for k in &COEFFICIENTS[1..] {
+        p = plus(g, p, *k)?;
         p = mul(g, p, t)?;
     }
     let square = square(g, x)?;
@@ -228,8 +253,11 @@ pub fn erf(g: &mut Graph, x: Tensor) -> Result {
     mul(g, inside, sign)
 }
 
+/// `max(x, 0)`, with the gradient 0 at 0.
 pub fn relu(g: &mut Graph, x: Tensor) -> Result {
-    leaky_relu(g, x, 0.0)
+    let zero = g.constant(0.0);
+    let below = less_equal(g, x, zero)?;
+    g.select(below, zero, x)
 }
 
 /// `x` if positive, else `slope * x`.
@@ -262,8 +290,7 @@ pub fn softplus(g: &mut Graph, x: Tensor) -> Result {
     let size = abs(g, x)?;
     let size = neg(g, size)?;
     let rest = exp(g, size)?;
-    let rest = plus(g, rest, 1.0)?;
-    let rest = ln(g, rest)?;
+    let rest = ln_1p(g, rest)?;
     let positive = relu(g, x)?;
     add(g, positive, rest)
 }
@@ -292,7 +319,7 @@ pub fn hardswish(g: &mut Graph, x: Tensor) -> Result {
 /// GELU by the error function: `x / 2 * (1 + erf(x / sqrt(2)))`.
 pub fn gelu(g: &mut Graph, x: Tensor) -> Result {
     let scaled = times(g, x, std::f32::consts::FRAC_1_SQRT_2)?;
-    let erf = erf(g, scaled)?;
+    let erf = erf_far(g, scaled)?;
     let open = plus(g, erf, 1.0)?;
     let half = times(g, x, 0.5)?;
     mul(g, half, open)
@@ -362,16 +389,22 @@ pub fn softmax(g: &mut Graph, x: Tensor, axis: usize) -> Result {
 
 /// Logarithm of [`softmax`].
 pub fn log_softmax(g: &mut Graph, x: Tensor, axis: usize) -> Result {
-    let total = log_sum_exp(g, x, axis)?;
-    sub(g, x, total)
-}
-
-/// `ln(sum(exp(x)))` along an axis, which stays with extent 1.
-pub fn log_sum_exp(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     let largest = amax(g, x, &[axis])?;
     let shifted = sub(g, x, largest)?;
     let weights = exp(g, shifted)?;
     let sum = sum(g, weights, &[axis])?;
+    let sum = ln(g, sum)?;
+    sub(g, shifted, sum)
+}
+
+/// `ln(sum(exp(x)))` over `axes`, which stay with extent 1; minus infinity if all elements are.
+pub fn log_sum_exp(g: &mut Graph, x: Tensor, axes: &[usize]) -> Result {
+    let largest = amax(g, x, axes)?;
+    // An infinity minus itself would be NaN.
+    let largest = clamp(g, largest, f32::MIN, f32::MAX)?;
+    let shifted = sub(g, x, largest)?;
+    let weights = exp(g, shifted)?;
+    let sum = sum(g, weights, axes)?;
     let sum = ln(g, sum)?;
     add(g, sum, largest)
 }

@@ -52,20 +52,7 @@ pub fn flatten(g: &mut Graph, x: Tensor, first: usize) -> Result {
 
 /// Concatenates tensors along an axis.
 pub fn concat(g: &mut Graph, all: &[Tensor], axis: usize) -> Result {
-    let extents = all.iter().map(|x| g.shape(*x).get(axis).copied().unwrap_or(0));
-    let extents: Vec<usize> = extents.collect();
-    let total: usize = extents.iter().sum();
-    let mut before = 0;
-    let mut sum = None;
-    for (&x, extent) in all.iter().zip(extents) {
-        let part = g.pad(x, axis, before, total - before - extent)?;
-        before += extent;
-        sum = Some(match sum {
-            Some(sum) => add(g, sum, part)?,
-            None => part,
-        });
-    }
-    sum.ok_or(Error::Shape { op: "concat", shapes: vec![], reason: "at least one tensor" })
+    g.concat(all, axis)
 }
 
 /// Stacks tensors along a new axis.
@@ -165,44 +152,20 @@ pub fn triu(g: &mut Graph, x: Tensor, above: isize) -> Result {
     g.select(mask, zero, x)
 }
 
-/// Block size of [`cumsum`].
-const SUMMED: usize = 64;
-
-/// Cumulative sums along an axis, as products with a triangular matrix over blocks of 64 entries.
+/// Cumulative sums along an axis: in each round an element adds that of twice the distance of the
+/// round before (Hillis and Steele, "Data parallel algorithms", 1986).
 pub fn cumsum(g: &mut Graph, x: Tensor, axis: usize) -> Result {
-    let rank = g.shape(x).len();
-    if axis >= rank {
+    let Some(&extent) = g.shape(x).get(axis) else {
         return Err(refused(g, "cumsum", x, "no such axis"));
+    };
+    let (mut sums, mut apart) = (x, 1);
+    while apart < extent {
+        let before = g.slice(sums, axis, 0, extent - apart)?;
+        let before = g.pad(before, axis, apart, 0)?;
+        sums = add(g, sums, before)?;
+        apart *= 2;
     }
-    let x = transpose(g, x, axis, rank - 1)?;
-    let shape = g.shape(x).to_vec();
-    let (n, rows) = (shape[rank - 1], shape[..rank - 1].iter().product::<usize>());
-    let flat = g.reshape(x, &[rows, n])?;
-    let sums = sums_of(g, flat, rows, n)?;
-    let sums = g.reshape(sums, &shape)?;
-    transpose(g, sums, axis, rank - 1)
-}
-
-fn sums_of(g: &mut Graph, x: Tensor, rows: usize, n: usize) -> Result {
-    if n <= SUMMED {
-        let triangle = lower_triangle(g, n, n, 0)?;
-        return g.matmul(x, triangle);
-    }
-    let blocks = n.div_ceil(SUMMED);
-    let x = g.pad(x, 1, 0, blocks * SUMMED - n)?;
-    let x = g.reshape(x, &[rows * blocks, SUMMED])?;
-    let inside = sums_of(g, x, rows * blocks, SUMMED)?;
-    let inside = g.reshape(inside, &[rows, blocks, SUMMED])?;
-    let ends = g.slice(inside, 2, SUMMED - 1, 1)?;
-    let ends = g.reshape(ends, &[rows, blocks])?;
-    let ends = sums_of(g, ends, rows, blocks)?;
-    // Adds the total of all previous blocks.
-    let before = g.slice(ends, 1, 0, blocks - 1)?;
-    let before = g.pad(before, 1, 1, 0)?;
-    let before = g.reshape(before, &[rows, blocks, 1])?;
-    let sums = add(g, inside, before)?;
-    let sums = g.reshape(sums, &[rows, blocks * SUMMED])?;
-    g.slice(sums, 1, 0, n)
+    Ok(sums)
 }
 
 /// Indices (`I32`) and values (`F32`) of the `count` largest entries of an axis, largest first.

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use ndarray::{ArrayD, IxDyn};
 use prost::Message as _;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, NodeResult, Result, invalid};
 use crate::proto::TensorProto;
 
 /// Most elements of one tensor: what 32 bits can count.
@@ -31,6 +31,10 @@ pub enum Elem {
     U32,
     U64,
     BF16,
+    U4,
+    I4,
+    U2,
+    I2,
 }
 
 impl Elem {
@@ -49,8 +53,32 @@ impl Elem {
             12 => Self::U32,
             13 => Self::U64,
             16 => Self::BF16,
+            21 => Self::U4,
+            22 => Self::I4,
+            25 => Self::U2,
+            26 => Self::I2,
             _ => return None,
         })
+    }
+
+    /// The type of that number, or the reason why it is not supported.
+    pub(crate) fn named(number: i32) -> std::result::Result<Self, String> {
+        let other = match number {
+            8 => "strings are not supported: convert text to numbers before the network",
+            14 | 15 => "complex numbers are not supported",
+            17..=20 | 23 | 24 => "floating point of 4 and 8 bits is not supported",
+            _ => "",
+        };
+        match Self::of(number) {
+            Some(elem) => Ok(elem),
+            None if other.is_empty() => Err(format!("element type {number} is not supported")),
+            None => Err(other.to_owned()),
+        }
+    }
+
+    /// Number of the type with that name in ONNX.
+    pub(crate) fn by_name(name: &str) -> Option<i32> {
+        (1..32).find(|number| Self::of(*number).is_some_and(|elem| elem.name() == name))
     }
 
     /// Name in ONNX.
@@ -70,6 +98,10 @@ impl Elem {
             Self::U32 => "uint32",
             Self::U64 => "uint64",
             Self::BF16 => "bfloat16",
+            Self::U4 => "uint4",
+            Self::I4 => "int4",
+            Self::U2 => "uint2",
+            Self::I2 => "int2",
         }
     }
 
@@ -84,18 +116,29 @@ impl Elem {
         !self.is_float() && !matches!(self, Self::Bool)
     }
 
-    pub(crate) const fn bytes(self) -> usize {
+    pub(crate) const fn bits(self) -> usize {
         match self {
-            Self::U8 | Self::I8 | Self::Bool => 1,
-            Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
-            Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::I64 | Self::F64 | Self::U64 => 8,
+            Self::U2 | Self::I2 => 2,
+            Self::U4 | Self::I4 => 4,
+            Self::U8 | Self::I8 | Self::Bool => 8,
+            Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 16,
+            Self::F32 | Self::I32 | Self::U32 => 32,
+            Self::I64 | Self::F64 | Self::U64 => 64,
         }
+    }
+
+    /// Bytes of `count` elements in a file, where narrow ones are packed.
+    pub(crate) const fn bytes(self, count: usize) -> usize {
+        count.saturating_mul(self.bits()).div_ceil(8)
     }
 
     /// Smallest and largest value of an integer type.
     pub(crate) const fn range(self) -> Option<(f64, f64)> {
         Some(match self {
+            Self::U2 => (0.0, 3.0),
+            Self::I2 => (-2.0, 1.0),
+            Self::U4 => (0.0, 15.0),
+            Self::I4 => (-8.0, 7.0),
             Self::U8 => (0.0, u8::MAX as f64),
             Self::I8 => (i8::MIN as f64, i8::MAX as f64),
             Self::U16 => (0.0, u16::MAX as f64),
@@ -119,7 +162,23 @@ pub struct Array {
     pub values: Vec<f32>,
 }
 
+/// Integers of this magnitude and more may have been rounded to `f32`.
+const ROUNDED: f32 = 16_777_216.0;
+
 impl Array {
+    /// Why values cannot be those of an integer type, if they cannot: fractions, or magnitudes from
+    /// 2^24 on, which `f32` rounds.
+    pub(crate) fn check(elem: Elem, values: &[f32]) -> std::result::Result<(), String> {
+        let whole = |value: f32| value.fract() == 0.0 && value.abs() < ROUNDED;
+        match values.iter().position(|value| elem.is_integer() && !whole(*value)) {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "element {at} is {}, and integers below {ROUNDED} are exact",
+                values[at]
+            )),
+        }
+    }
+
     /// Parses a tensor in ONNX's own form (`TensorProto`, as in `.pb` files); returns it with its
     /// name.
     ///
@@ -128,8 +187,21 @@ impl Array {
     pub fn parse(bytes: &[u8]) -> Result<(String, Self)> {
         let tensor = TensorProto::decode(bytes)?;
         let (elem, shape, values) = read(&tensor)?;
+        let exact = |value: &&f64| f64::from(**value as f32) == **value;
+        if elem.is_integer()
+            && let Some(value) = values.iter().find(|value| !exact(value))
+        {
+            let what = format!("the integer {value} is not exact as f32, which inputs have");
+            return Err(Error::Tensor { name: tensor.name, what });
+        }
         let values = values.into_iter().map(|value| value as f32).collect();
         Ok((tensor.name, Self { elem, shape, values }))
+    }
+
+    /// As a known value; `None` if the values do not fill the shape.
+    pub(crate) fn known(&self) -> Option<Known> {
+        let values = self.values.iter().map(|value| f64::from(*value)).collect();
+        Known::new(self.elem, &self.shape, values)
     }
 }
 
@@ -147,8 +219,20 @@ impl Known {
         Some(Self { elem, values: Arc::new(values) })
     }
 
+    /// A scalar.
+    pub(crate) fn of(elem: Elem, value: f64) -> Self {
+        Self { elem, values: Arc::new(ArrayD::from_elem(IxDyn(&[]), value)) }
+    }
+
     pub(crate) fn shape(&self) -> &[usize] {
         self.values.shape()
+    }
+
+    /// The same values in another shape.
+    pub(crate) fn reshaped(&self, shape: &[usize]) -> NodeResult<Self> {
+        let flat: Vec<f64> = self.values.iter().copied().collect();
+        Self::new(self.elem, shape, flat)
+            .ok_or_else(|| invalid(format!("{:?} cannot be {shape:?}", self.shape())))
     }
 
     /// The values as integers, saturated.
@@ -177,9 +261,7 @@ impl Known {
 /// Type, shape and values of a file's tensor.
 pub(crate) fn read(tensor: &TensorProto) -> Result<(Elem, Vec<usize>, Vec<f64>)> {
     let wrong = |what: String| Error::Tensor { name: tensor.name.clone(), what };
-    let Some(elem) = Elem::of(tensor.data_type) else {
-        return Err(wrong(format!("element type {} is not supported", tensor.data_type)));
-    };
+    let elem = Elem::named(tensor.data_type).map_err(&wrong)?;
     if tensor.data_location != 0 {
         let file = tensor.external_data.iter().find(|entry| entry.key == "location");
         let file = file.map_or("another file", |entry| &entry.value);
@@ -201,17 +283,21 @@ pub(crate) fn read(tensor: &TensorProto) -> Result<(Elem, Vec<usize>, Vec<f64>)>
             Elem::BF16 => {
                 tensor.int32_data.iter().map(|v| bf16::from_bits(*v as u16).to_f64()).collect()
             }
+            Elem::U2 | Elem::I2 | Elem::U4 | Elem::I4 => {
+                let bytes: Vec<u8> = tensor.int32_data.iter().map(|v| *v as u8).collect();
+                narrow(elem, &bytes, count)
+            }
             _ => tensor.int32_data.iter().map(|v| f64::from(*v)).collect(),
         }
     } else {
-        if tensor.raw_data.len() != count.saturating_mul(elem.bytes()) {
+        if tensor.raw_data.len() != elem.bytes(count) {
             let have = tensor.raw_data.len();
             return Err(wrong(format!(
                 "{have} bytes of {} do not fill shape {shape:?}",
                 elem.name()
             )));
         }
-        raw(elem, &tensor.raw_data)
+        raw(elem, &tensor.raw_data, count)
     };
     if values.len() != count {
         return Err(wrong(format!("{} values do not fill shape {shape:?}", values.len())));
@@ -231,8 +317,20 @@ pub(crate) fn shape(dims: &[i64]) -> std::result::Result<Vec<usize>, String> {
     }
 }
 
+/// Elements of 2 or 4 bits, the lowest bits of a byte first.
+fn narrow(elem: Elem, bytes: &[u8], count: usize) -> Vec<f64> {
+    let bits = elem.bits();
+    let signed = matches!(elem, Elem::I2 | Elem::I4);
+    let of = |i: usize| {
+        let byte = *bytes.get(i * bits / 8)? >> (i * bits % 8);
+        let up = byte << (8 - bits);
+        Some(if signed { f64::from(up as i8 >> (8 - bits)) } else { f64::from(up >> (8 - bits)) })
+    };
+    (0..count.min(bytes.len() * 8 / bits)).filter_map(of).collect()
+}
+
 /// Decodes little-endian values.
-fn raw(elem: Elem, bytes: &[u8]) -> Vec<f64> {
+fn raw(elem: Elem, bytes: &[u8], count: usize) -> Vec<f64> {
     fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes.as_chunks::<N>().0.iter().map(|bytes| value(*bytes)).collect()
     }
@@ -250,5 +348,6 @@ fn raw(elem: Elem, bytes: &[u8]) -> Vec<f64> {
         Elem::I32 => each(bytes, |b| f64::from(i32::from_le_bytes(b))),
         Elem::U64 => each(bytes, |b| u64::from_le_bytes(b) as f64),
         Elem::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
+        Elem::U2 | Elem::I2 | Elem::U4 | Elem::I4 => narrow(elem, bytes, count),
     }
 }

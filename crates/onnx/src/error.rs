@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::import::Value;
+
 /// Reason why a model cannot be read or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,19 +22,22 @@ pub enum Error {
     Operators { operators: Vec<String> },
     /// A node that is invalid or needs something unsupported.
     #[error("node `{node}` ({op}): {what}")]
-    Node {
-        node: String,
-        op: String,
-        what: String,
-        /// True if the node needs the value of an input before anything runs.
-        depends: bool,
-    },
+    Node { node: String, op: String, what: String },
+    /// Several of the above, all that were found.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<Self>),
+    /// The network was prepared for other data: a shape follows from values that have changed.
+    #[error("a shape follows from the data, and the network is prepared for other data")]
+    Changed,
     /// An invalid tensor of the file.
     #[error("tensor `{name}`: {what}")]
     Tensor { name: String, what: String },
     /// An invalid input from the caller.
     #[error("input `{name}`: {what}")]
     Input { name: String, what: String },
+    /// A result that cannot be returned exactly.
+    #[error("output `{name}`: {what}")]
+    Output { name: String, what: String },
     #[error(transparent)]
     Graph(#[from] plan::graph::Error),
     /// The device cannot run the model, or fails.
@@ -41,6 +46,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// One error, or all that were found.
+    pub(crate) fn all(mut errors: Vec<Self>) -> Option<Self> {
+        match errors.len() {
+            0 | 1 => errors.pop(),
+            _ => Some(Self::Several(errors)),
+        }
+    }
+
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
     }
@@ -53,13 +66,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug)]
 pub(crate) struct NodeError {
     pub(crate) what: String,
-    /// True if the node needs a value that depends on input data.
-    pub(crate) depends: bool,
+    /// Inputs whose values the node needs before anything runs.
+    pub(crate) needs: Vec<usize>,
 }
 
-/// An error that does not depend on input data.
+/// An error that no values of inputs would remove.
 pub(crate) fn invalid(what: String) -> NodeError {
-    NodeError { what, depends: false }
+    NodeError { what, needs: Vec::new() }
 }
 
 impl From<String> for NodeError {
@@ -81,3 +94,24 @@ impl From<plan::graph::Error> for NodeError {
 }
 
 pub(crate) type NodeResult<T> = std::result::Result<T, NodeError>;
+
+/// Reason why building stops: an error, or values that only a run of what is built so far can
+/// provide.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Failed(NodeError),
+    /// Values on the device that are needed to go on. If `optional`, there is another way without.
+    Needs {
+        values: Vec<Value>,
+        optional: bool,
+        what: String,
+    },
+}
+
+impl<E: Into<NodeError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+pub(crate) type Built<T> = std::result::Result<T, Stop>;

@@ -24,6 +24,16 @@ pub enum Links {
     Inside,
 }
 
+/// All tensors of a graph: initializers, and attributes of nodes, in the graphs inside it too.
+fn tensors(graph: &mut GraphProto) -> Vec<&mut TensorProto> {
+    let mut all: Vec<_> = graph.initializer.iter_mut().collect();
+    for attribute in graph.node.iter_mut().flat_map(|node| &mut node.attribute) {
+        all.extend(&mut attribute.t);
+        all.extend(attribute.g.as_mut().into_iter().flat_map(tensors));
+    }
+    all
+}
+
 /// A file of external data, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct External {
@@ -44,8 +54,7 @@ pub(crate) fn read_external(
     most: u64,
 ) -> Result<Vec<External>> {
     let (mut files, mut brought) = (HashMap::new(), 0_u64);
-    let external = graph.initializer.iter_mut().filter(|tensor| tensor.data_location != 0);
-    for tensor in external {
+    for tensor in tensors(graph).into_iter().filter(|tensor| tensor.data_location != 0) {
         let want = |bytes: u64| {
             brought = brought.saturating_add(bytes);
             if brought <= most {
@@ -89,11 +98,9 @@ fn values(
                 .map_err(|_| wrong(format!("{key} `{text}` is not a number of bytes")))
         })
     };
-    let Some(elem) = Elem::of(tensor.data_type) else {
-        return Err(wrong(format!("element type {} is not supported", tensor.data_type)));
-    };
+    let elem = Elem::named(tensor.data_type).map_err(&wrong)?;
     let shape = array::shape(&tensor.dims).map_err(&wrong)?;
-    let want = (shape.iter().product::<usize>() * elem.bytes()) as u64;
+    let want = elem.bytes(shape.iter().product()) as u64;
     if let Some(length) = number("length").transpose()?.filter(|length| *length != want) {
         let elem = elem.name();
         return Err(wrong(format!(

@@ -1,17 +1,18 @@
-//! Constant folding: the host computes nodes whose inputs are all known, such as the shape
-//! arithmetic that exporters emit.
+//! Constant folding: nodes whose inputs are all known are computed while the graph is built.
 //!
-//! Covers the operators that shapes are computed with. Other nodes, and large ones, run on the
-//! device.
+//! The reference device evaluates them, for every operator. The operators that shapes are computed
+//! with have exact rules here, since 64-bit integers are not exact on devices.
 
 use std::sync::Arc;
 
+use device::reference::Reference;
 use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn, Slice, concatenate};
+use nn::Session;
 
 use crate::array::{Elem, Known};
 use crate::error::{NodeResult, invalid};
-use crate::import::Value;
-use crate::node::{Node, axis};
+use crate::import::{Import, Value};
+use crate::node::{Node, Operator, axis};
 use crate::ops::{cast, shapes};
 
 /// Most elements of a result.
@@ -23,25 +24,104 @@ fn is_small(shape: &[usize]) -> bool {
     count.is_some_and(|count| count <= MOST)
 }
 
-/// The outputs of a node, if the host can compute them.
-pub(crate) fn fold(node: &Node<'_>) -> Folded {
+/// Operators that stay on the device, where they are fused with what follows.
+const KEPT: [&str; 3] = ["DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"];
+
+/// Magnitude from which integers may have been rounded to `f32`.
+const EXACT: f32 = 16_777_216.0;
+
+/// Most elements of a step of the evaluation.
+const MOST_EVALUATED: usize = 1 << 20;
+
+/// The outputs of a node: computed here if all its inputs are known and small, else built by its
+/// operator.
+pub(crate) fn fold(im: &mut Import, node: &Node<'_>, operator: Operator) -> NodeResult<Vec<Value>> {
     let mut all = Vec::new();
     for input in &node.inputs {
         match input {
             Some(Value::Known(known)) => all.push(known),
-            Some(Value::Device { .. }) => return Ok(None),
+            Some(Value::Device { .. }) => return operator(im, node),
             None => {}
         }
     }
-    if all.is_empty() || all.iter().any(|known| known.values.len() > MOST) {
-        return Ok(None);
+    let large = all.iter().map(|known| known.values.len()).sum::<usize>() > MOST;
+    if all.is_empty() || (large && !matches!(node.op(), "NonZero" | "Unique")) {
+        return operator(im, node);
     }
+    if let Some(known) = exact(node, &all)? {
+        return Ok(known.into_iter().map(Value::Known).collect());
+    }
+    match evaluated(node, operator) {
+        Some(made) => Ok(made),
+        None => operator(im, node),
+    }
+}
+
+/// Outputs of an operator without an exact rule here: what the reference device computes. `None` if
+/// it cannot, or if the values may be inexact.
+fn evaluated(node: &Node<'_>, operator: Operator) -> Option<Vec<Value>> {
+    if KEPT.contains(&node.op()) {
+        return None;
+    }
+    let mut im = Import::limited(MOST_EVALUATED);
+    let made = operator(&mut im, node).ok()?;
+    let mut open = false;
+    for (i, value) in made.iter().enumerate() {
+        let shape = im.shape(value);
+        if !is_small(&shape) {
+            return None;
+        }
+        if matches!(value, Value::Device { .. }) && !shape.contains(&0) {
+            open = true;
+            let tensor = im.float(value).ok()?;
+            let tensor = im.g.reshape(tensor, if shape.is_empty() { &[1] } else { &shape }).ok()?;
+            im.g.output(i.to_string(), tensor);
+        }
+    }
+    let session = match open {
+        true => {
+            let weights: Vec<_> =
+                im.weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
+            let mut session = Session::open(&Reference, &weights, [], &[&im.g]).ok()?;
+            session.run(0, 1).ok()?;
+            Some(session)
+        }
+        false => None,
+    };
+    let mut known = Vec::new();
+    for (i, value) in made.into_iter().enumerate() {
+        let Value::Device { elem, .. } = value else {
+            known.push(value);
+            continue;
+        };
+        let shape = im.shape(&value);
+        let values = match &session {
+            Some(session) if !shape.contains(&0) => session.output(0, &i.to_string()).ok()?,
+            _ => Vec::new(),
+        };
+        if elem.is_integer() && values.iter().any(|v| v.abs() >= EXACT) {
+            return None;
+        }
+        let values = values.into_iter().map(f64::from).collect();
+        known.push(Value::Known(Known::new(elem, &shape, values)?));
+    }
+    Some(known)
+}
+
+/// The outputs of a node that has an exact rule here, for 64-bit integers too.
+fn exact(node: &Node<'_>, all: &[&Known]) -> Folded {
     let first = all[0];
     if let Some(function) = unary(node.op()) {
         return same(first, first.values.mapv(function));
     }
+    if node.op() == "Mod"
+        && !node.flag("fmod")
+        && let &[a, b] = all
+    {
+        return one(a.elem, together(&a.values, &b.values, |a, b| a - b * (a / b).floor())?);
+    }
     if let Some((function, truth)) = binary(node.op(), first.elem)
-        && let [a, b] = all[..]
+        && let &[a, b] = all
     {
         let elem = if truth { Elem::Bool } else { a.elem };
         return one(elem, together(&a.values, &b.values, function)?);
@@ -83,11 +163,12 @@ pub(crate) fn fold(node: &Node<'_>) -> Folded {
             }
             same(first, wide(&first.values, &shape))
         }
-        "Range" => range(&all),
-        "Where" => choose(&all),
+        "Range" => range(all),
+        "Where" => choose(all),
         "NonZero" => Ok(non_zero(first)),
+        "Unique" => unique(node, first),
         "BlackmanWindow" | "HammingWindow" | "HannWindow" => taper(node, first).map(Some),
-        "MelWeightMatrix" => mel_weights(node, &all).map(Some),
+        "MelWeightMatrix" => mel_weights(node, all).map(Some),
         op if op.starts_with("Reduce") => reduced(node, first),
         _ => Ok(None),
     }
@@ -96,8 +177,14 @@ pub(crate) fn fold(node: &Node<'_>) -> Folded {
 /// The outputs of a node, or `None` if the device computes them.
 type Folded = NodeResult<Option<Vec<Known>>>;
 
+/// A single output. Rounds to `f32`, in which devices compute all floating-point types.
 fn one(elem: Elem, values: impl Into<Arc<ArrayD<f64>>>) -> Folded {
-    Ok(Some(vec![Known { elem, values: values.into() }]))
+    let mut values = values.into();
+    let rounded = |x: f64| f64::from(x as f32);
+    if elem.is_float() && values.iter().any(|x| x.to_bits() != rounded(*x).to_bits()) {
+        values = Arc::new(values.mapv(rounded));
+    }
+    Ok(Some(vec![Known { elem, values }]))
 }
 
 fn same(first: &Known, values: impl Into<Arc<ArrayD<f64>>>) -> Folded {
@@ -107,7 +194,7 @@ fn same(first: &Known, values: impl Into<Arc<ArrayD<f64>>>) -> Folded {
 fn reshaped(node: &Node<'_>, x: &Known) -> Folded {
     let shape = match node.op() {
         "Reshape" => {
-            let to = node.known_integers(1, "the shape")?;
+            let to = node.integers_of(1, "shape")?.unwrap_or_default();
             shapes::reshaped(x.shape(), &to, node.flag("allowzero"))?
         }
         "Squeeze" => shapes::squeezed(x.shape(), node.integers_of(1, "axes")?)?,
@@ -116,10 +203,7 @@ fn reshaped(node: &Node<'_>, x: &Known) -> Folded {
         }
         _ => shapes::flattened(x.shape(), node.integer("axis", 1))?.to_vec(),
     };
-    let flat: Vec<f64> = x.values.iter().copied().collect();
-    Known::new(x.elem, &shape, flat)
-        .map(|known| Some(vec![known]))
-        .ok_or_else(|| invalid(format!("{:?} cannot be {shape:?}", x.shape())))
+    Ok(Some(vec![x.reshaped(&shape)?]))
 }
 
 fn gather(node: &Node<'_>, x: &Known) -> Folded {
@@ -194,6 +278,59 @@ fn non_zero(x: &Known) -> Option<Vec<Known>> {
         .flat_map(|i| places.iter().map(move |at| at.get(i).copied().unwrap_or(0) as f64))
         .collect();
     Known::new(Elem::I64, &[axes, places.len()], values).map(|known| vec![known])
+}
+
+/// Distinct elements or slices, where each is first, where each element of the input went, and how
+/// many there are of each.
+fn unique(node: &Node<'_>, x: &Known) -> Folded {
+    let at = match node.integer("axis", i64::MIN) {
+        i64::MIN => None,
+        at => Some(axis(at, x.shape().len())?),
+    };
+    let flat;
+    let (values, at) = match at {
+        Some(at) => (&*x.values, at),
+        None => {
+            flat = x.reshaped(&[x.values.len()])?;
+            (&*flat.values, 0)
+        }
+    };
+    let slices: Vec<Vec<f64>> =
+        values.axis_iter(Axis(at)).map(|slice| slice.iter().copied().collect()).collect();
+    let order = |a: &[f64], b: &[f64]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| a.total_cmp(b))
+            .find(|o| o.is_ne())
+            .unwrap_or(a.len().cmp(&b.len()))
+    };
+    let mut sorted: Vec<usize> = (0..slices.len()).collect();
+    sorted.sort_by(|a, b| order(&slices[*a], &slices[*b]));
+    // First index and count of each distinct slice.
+    let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
+    for i in sorted {
+        match groups.last_mut() {
+            Some((first, all)) if slices[*first] == slices[i] => all.push(i),
+            _ => groups.push((i, vec![i])),
+        }
+    }
+    if node.integer("sorted", 1) == 0 {
+        groups.sort_by_key(|(first, _)| *first);
+    }
+    let firsts: Vec<usize> = groups.iter().map(|(first, _)| *first).collect();
+    let mut inverse = vec![0.0; slices.len()];
+    for (number, (_, all)) in groups.iter().enumerate() {
+        all.iter().for_each(|i| inverse[*i] = number as f64);
+    }
+    let taken = values.select(Axis(at), &firsts);
+    let numbers = |values: Vec<f64>| Known::new(Elem::I64, &[values.len()], values);
+    let others = [
+        numbers(firsts.iter().map(|i| *i as f64).collect()),
+        numbers(inverse),
+        numbers(groups.iter().map(|(_, all)| all.len() as f64).collect()),
+    ];
+    let first = Known { elem: x.elem, values: Arc::new(taken) };
+    Ok(Some(std::iter::once(first).chain(others.into_iter().flatten()).collect()))
 }
 
 /// Mel filter bank: triangles over bands of equal width in mels, from one band's middle to the

@@ -5,15 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use device::Data;
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis, Slice, concatenate};
+use nn::shape::concat;
 use plan::graph::{Graph, Tensor};
 use plan::{Class, DType};
 
 use crate::array::{Elem, Known};
 use crate::error::{NodeResult, invalid};
-
-/// Largest integer up to which `f32` is exact; integer weights are uploaded as `f32`.
-const EXACT: f64 = 16_777_216.0;
+use crate::ops::bytes::Dequantised;
 
 /// Most elements that a step computes.
 const MOST: usize = u32::MAX as usize;
@@ -52,23 +51,27 @@ pub(crate) struct Weight {
 /// Elements of a weight as stored on the device.
 pub(crate) enum Elements {
     F32(Vec<f32>),
+    I32(Vec<i32>),
     I8(Vec<i8>),
     U8(Vec<u8>),
 }
 
 impl Elements {
-    /// Keeps byte types as bytes; converts the rest to `F32`.
-    fn of(elem: Elem, values: Vec<f32>) -> Self {
+    /// Keeps byte types as bytes; converts other integers to `I32` and the rest to `F32`.
+    fn of(elem: Elem, values: &[f64]) -> Self {
+        let values = values.iter();
         match elem {
-            Elem::I8 => Self::I8(values.into_iter().map(|value| value as i8).collect()),
-            Elem::U8 => Self::U8(values.into_iter().map(|value| value as u8).collect()),
-            _ => Self::F32(values),
+            Elem::I8 | Elem::I4 | Elem::I2 => Self::I8(values.map(|value| *value as i8).collect()),
+            Elem::U8 | Elem::U4 | Elem::U2 => Self::U8(values.map(|value| *value as u8).collect()),
+            _ if elem.is_integer() => Self::I32(values.map(|value| *value as i32).collect()),
+            _ => Self::F32(values.map(|value| *value as f32).collect()),
         }
     }
 
     pub(crate) fn data(&self) -> Data<'_> {
         match self {
             Self::F32(values) => Data::F32(values),
+            Self::I32(values) => Data::I32(values),
             Self::I8(values) => Data::I8(values),
             Self::U8(values) => Data::U8(values),
         }
@@ -80,11 +83,29 @@ pub(crate) struct Import {
     pub(crate) weights: Vec<Weight>,
     /// Known values that have become weights, by address. The values are kept, so that addresses stay unique.
     uploaded: HashMap<*const ArrayD<f64>, (Arc<ArrayD<f64>>, Tensor)>,
+    /// True if a weight may have been replaced by another one.
+    pub(crate) replaces: bool,
+    /// Index of the weight of a byte tensor.
+    bytes: HashMap<Tensor, usize>,
+    /// Results of `DequantizeLinear`.
+    dequantised: HashMap<Tensor, Dequantised>,
 }
 
 impl Import {
     pub(crate) fn new() -> Self {
-        Self { g: Graph::limited(MOST), weights: Vec::new(), uploaded: HashMap::new() }
+        Self::limited(MOST)
+    }
+
+    /// Like [`Self::new`], with at most `most` elements in a step.
+    pub(crate) fn limited(most: usize) -> Self {
+        Self {
+            g: Graph::limited(most),
+            weights: Vec::new(),
+            uploaded: HashMap::new(),
+            replaces: false,
+            bytes: HashMap::new(),
+            dequantised: HashMap::new(),
+        }
     }
 
     /// Adds a weight to the graph.
@@ -92,11 +113,12 @@ impl Import {
         &mut self,
         elem: Elem,
         shape: &[usize],
-        values: Vec<f32>,
+        values: &[f64],
     ) -> NodeResult<Tensor> {
-        if elem.is_integer() && values.iter().any(|v| f64::from(v.abs()) > EXACT) {
+        let fits = |value: &f64| f64::from(*value as i32) == *value;
+        if let Some(value) = values.iter().find(|value| elem.is_integer() && !fits(value)) {
             return Err(invalid(format!(
-                "integers beyond {EXACT} are not supported on the device"
+                "the integer {value} does not fit in 32 bits, in which devices compute"
             )));
         }
         let name = format!("w{}", self.weights.len());
@@ -107,7 +129,42 @@ impl Import {
         if elem.is_integer() {
             tensor = self.g.cast(tensor, DType::I32)?;
         }
-        Ok(self.g.reshape(tensor, shape)?)
+        let tensor = self.g.reshape(tensor, shape)?;
+        if matches!(elem, Elem::I8 | Elem::U8) {
+            self.bytes.insert(tensor, self.weights.len() - 1);
+        }
+        Ok(tensor)
+    }
+
+    /// Integers that the host knows: constants, and weights of bytes.
+    pub(crate) fn integers(&self, value: &Value) -> Option<Vec<f64>> {
+        match value {
+            Value::Known(known) => Some(known.values.iter().copied().collect()),
+            Value::Device { tensor, .. } => {
+                match &self.weights[*self.bytes.get(tensor)?].elements {
+                    Elements::I8(bytes) => {
+                        Some(bytes.iter().map(|byte| f64::from(*byte)).collect())
+                    }
+                    Elements::U8(bytes) => {
+                        Some(bytes.iter().map(|byte| f64::from(*byte)).collect())
+                    }
+                    Elements::F32(_) | Elements::I32(_) => None,
+                }
+            }
+        }
+    }
+
+    /// Records the tensor as a result of `DequantizeLinear`.
+    pub(crate) fn remember(&mut self, tensor: Tensor, of: Dequantised) {
+        self.dequantised.insert(tensor, of);
+    }
+
+    /// The operands of `DequantizeLinear`, if it computed the value.
+    pub(crate) fn dequantised(&self, value: &Value) -> Option<Dequantised> {
+        match value {
+            Value::Device { tensor, .. } => self.dequantised.get(tensor).cloned(),
+            Value::Known(_) => None,
+        }
     }
 
     /// A value on the device, in the type that its elements have there.
@@ -126,7 +183,8 @@ impl Import {
         if let Some((_, tensor)) = self.uploaded.get(&address) {
             return Ok(*tensor);
         }
-        let tensor = self.weight(known.elem, known.shape(), known.floats())?;
+        let values: Vec<f64> = known.values.iter().copied().collect();
+        let tensor = self.weight(known.elem, known.shape(), &values)?;
         self.uploaded.insert(address, (Arc::clone(&known.values), tensor));
         Ok(tensor)
     }
@@ -146,6 +204,63 @@ impl Import {
     /// An optional value on the device as `F32`.
     pub(crate) fn float_if(&mut self, value: Option<&Value>) -> NodeResult<Option<Tensor>> {
         value.map(|value| self.float(value)).transpose()
+    }
+
+    /// The same values in another shape.
+    pub(crate) fn reshaped(&mut self, value: &Value, shape: &[usize]) -> NodeResult<Value> {
+        Ok(match value {
+            Value::Known(known) => Value::Known(known.reshaped(shape)?),
+            Value::Device { elem, tensor } => {
+                Value::Device { elem: *elem, tensor: self.g.reshape(*tensor, shape)? }
+            }
+        })
+    }
+
+    /// `count` entries of an axis.
+    pub(crate) fn part(
+        &mut self,
+        value: &Value,
+        at: usize,
+        begin: usize,
+        count: usize,
+    ) -> NodeResult<Value> {
+        Ok(match value {
+            Value::Known(Known { elem, values }) => {
+                let part = values.slice_axis(Axis(at), Slice::from(begin..begin + count));
+                Value::Known(Known { elem: *elem, values: Arc::new(part.to_owned()) })
+            }
+            Value::Device { elem, tensor } => {
+                Value::Device { elem: *elem, tensor: self.g.slice(*tensor, at, begin, count)? }
+            }
+        })
+    }
+
+    /// A single entry of an axis, without the axis.
+    pub(crate) fn entry(&mut self, value: &Value, at: usize, place: usize) -> NodeResult<Value> {
+        let mut shape = self.shape(value);
+        shape.remove(at);
+        let part = self.part(value, at, place, 1)?;
+        self.reshaped(&part, &shape)
+    }
+
+    /// Joins values along an axis.
+    pub(crate) fn joined(&mut self, values: &[Value], at: usize) -> NodeResult<Value> {
+        let elem = values.first().map_or(Elem::F32, Value::elem);
+        let known = values.iter().map(|value| match value {
+            Value::Known(known) => Some(known.values.view()),
+            Value::Device { .. } => None,
+        });
+        if let Some(all) = known.collect::<Option<Vec<_>>>() {
+            let joined = concatenate(Axis(at), &all).map_err(|e| invalid(e.to_string()))?;
+            return Ok(Value::Known(Known { elem, values: Arc::new(joined) }));
+        }
+        let mut all = Vec::new();
+        for value in values {
+            if !self.shape(value).contains(&0) {
+                all.push(self.tensor(value)?);
+            }
+        }
+        Ok(Value::Device { elem, tensor: concat(&mut self.g, &all, at)? })
     }
 
     pub(crate) fn shape(&self, value: &Value) -> Vec<usize> {

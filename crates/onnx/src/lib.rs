@@ -8,16 +8,21 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod control;
 mod error;
 mod external;
 mod fold;
 mod graph;
 mod import;
+mod item;
+mod legacy;
 mod model;
 mod network;
 mod node;
 mod ops;
+mod order;
 mod proto;
+mod sequence;
 
 pub use array::{Array, Elem};
 pub use error::{Error, Result};

@@ -1,6 +1,6 @@
 //! A parsed model file: its graph, and its declared inputs and outputs.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read as _};
 use std::path::Path;
 
@@ -8,21 +8,25 @@ use files::RegularFile;
 
 use prost::Message as _;
 
-use crate::array::Elem;
-use crate::error::{Error, Result};
+use crate::array::{Elem, Known};
+use crate::error::{Error, NodeResult, Result, invalid};
 use crate::external::{External, Links, read_external};
 use crate::node::node_name;
-use crate::ops;
-use crate::proto::{GraphProto, ModelProto, ValueInfoProto};
+use crate::proto::{
+    FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
+};
+use crate::{control, ops, order, sequence};
 
-/// Supported opsets.
-const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
+/// Supported opsets. Those before 7 are raised to it.
+const OPSETS: std::ops::RangeInclusive<i64> = 1..=28;
 
 /// A model whose operators are all supported.
 #[derive(Debug)]
 pub struct Model {
     pub(crate) graph: GraphProto,
     pub(crate) opset: i64,
+    /// Functions of the model, by domain and name.
+    pub(crate) functions: HashMap<(String, String), FunctionProto>,
     producer: String,
     external: Vec<External>,
 }
@@ -82,40 +86,50 @@ impl Model {
         let ModelProto { graph, opset_import, producer_name, functions, .. } =
             ModelProto::decode(bytes)?;
         let refused = |what: String| Error::Model { what };
-        let graph = graph.ok_or_else(|| refused("the model has no graph".into()))?;
-        if let Some(function) = functions.first() {
-            let name = &function.name;
-            return Err(refused(format!(
-                "functions of the model's own are not supported (`{name}`); export it with them inlined"
-            )));
+        let mut graph = graph.ok_or_else(|| refused("the model has no graph".into()))?;
+        order::sort(&mut graph)?;
+        let mut named = HashMap::new();
+        for mut function in functions {
+            order::sort_nodes(&mut function.node)?;
+            let domain = if is_own(&function.domain) { "" } else { &*function.domain };
+            named.insert((domain.to_owned(), function.name.clone()), function);
         }
-        let own = opset_import.iter().find(|set| is_own(&set.domain));
-        let opset = own.map_or(1, |set| set.version);
-        if !OPSETS.contains(&opset) {
-            let (from, to) = (OPSETS.start(), OPSETS.end());
-            return Err(refused(format!("opset {opset} is not supported; {from} to {to} are")));
+        let opset = own_opset(&opset_import);
+        let mut model = Self {
+            graph,
+            opset: opset.unwrap_or(*OPSETS.end()),
+            functions: named,
+            producer: producer_name,
+            external: Vec::new(),
+        };
+        let mut errors = Vec::new();
+        let mut missing = Missing {
+            model: &model,
+            opsets: &opset_import,
+            found: BTreeMap::new(),
+            seen: HashSet::new(),
+            called: Vec::new(),
+        };
+        let own = missing.graph(&model.graph);
+        let found = missing.found;
+        if opset.is_none() && own {
+            model.opset = 1;
         }
-        let mut missing = BTreeMap::new();
-        for (i, node) in graph.node.iter().enumerate() {
-            if !is_own(&node.domain) || ops::find(&node.op_type).is_none() {
-                let version =
-                    opset_import.iter().find(|set| set.domain == node.domain).map(|s| s.version);
-                let domain = if is_own(&node.domain) { "" } else { &node.domain };
-                let dot = if domain.is_empty() { "" } else { "." };
-                let name = format!("{domain}{dot}{}", node.op_type);
-                let set = version.unwrap_or(opset);
-                missing.entry(name).or_insert_with(|| (set, node_name(node, i)));
-            }
+        if !OPSETS.contains(&model.opset) && own {
+            let (from, to, opset) = (OPSETS.start(), OPSETS.end(), model.opset);
+            errors.push(refused(format!("opset {opset} is not supported; {from} to {to} are")));
         }
-        if !missing.is_empty() {
+        if !found.is_empty() {
             let named = |(name, (opset, node))| format!("{name} (opset {opset}, node {node})");
-            return Err(Error::Operators { operators: missing.into_iter().map(named).collect() });
+            errors.push(Error::Operators { operators: found.into_iter().map(named).collect() });
         }
-        let model = Self { graph, opset, producer: producer_name, external: Vec::new() };
-        for declared in model.graph.input.iter().chain(&model.graph.output) {
-            model.declared(declared)?;
+        let own: HashSet<&str> = model.graph.initializer.iter().map(|t| &*t.name).collect();
+        let inputs = model.graph.input.iter().filter(|input| !own.contains(&*input.name));
+        errors.extend(inputs.filter_map(|declared| model.declared(declared).err()));
+        if !model.graph.sparse_initializer.is_empty() {
+            errors.push(refused("sparse initializers are not supported".into()));
         }
-        Ok(model)
+        Error::all(errors).map_or(Ok(model), Err)
     }
 
     #[must_use]
@@ -154,6 +168,28 @@ impl Model {
         given.filter_map(|input| self.declared(input).ok()).collect()
     }
 
+    /// Inputs with an initializer, which the caller may replace.
+    #[must_use]
+    pub fn replaceable(&self) -> Vec<Declared> {
+        let initializers = self.graph.initializer.iter().map(|tensor| &*tensor.name);
+        let own: HashSet<&str> = initializers.collect();
+        let given = self.graph.input.iter().filter(|input| own.contains(&*input.name));
+        given.filter_map(|input| self.declared(input).ok()).collect()
+    }
+
+    /// An empty tensor of a declared type, with no entries on the first axis.
+    pub(crate) fn empty(&self, info: &ValueInfoProto) -> NodeResult<Known> {
+        let declared = self.declared(info).map_err(|error| invalid(error.to_string()))?;
+        let extents = declared.shape.unwrap_or_default().into_iter();
+        let extents = extents.map(|extent| match extent {
+            Extent::Of(n) => n,
+            _ => 1,
+        });
+        let shape: Vec<usize> = std::iter::once(0).chain(extents).collect();
+        Known::new(declared.elem, &shape, Vec::new())
+            .ok_or_else(|| invalid(format!("invalid shape {shape:?}")))
+    }
+
     /// Declared outputs.
     #[must_use]
     pub fn outputs(&self) -> Vec<Declared> {
@@ -168,16 +204,16 @@ impl Model {
                 "is not a tensor; sequences, maps and optionals are not supported".into(),
             ));
         };
-        let Some(elem) = Elem::of(tensor.elem_type) else {
-            return Err(refused(format!(
-                "has elements of type {}, which is not supported",
-                tensor.elem_type
-            )));
-        };
+        let elem = Elem::named(tensor.elem_type);
+        let elem = elem.map_err(|why| Error::Model { what: format!("`{}`: {why}", info.name) })?;
         let shape = tensor.shape.as_ref().map(|shape| {
             let extent = |dim: &super::proto::Dimension| match (dim.dim_value, &dim.dim_param) {
-                (Some(n), _) => usize::try_from(n).map_or(Extent::Any, Extent::Of),
-                (None, Some(name)) if !name.is_empty() => Extent::Named(name.clone()),
+                // Some exporters write 0 or -1 for an open extent.
+                (Some(n), _) if n <= 0 => Extent::Any,
+                (Some(n), _) => Extent::Of(n as usize),
+                (None, Some(name)) if !matches!(&**name, "" | "?" | "-1" | "None") => {
+                    Extent::Named(name.clone())
+                }
                 (None, _) => Extent::Any,
             };
             shape.dim.iter().map(extent).collect()
@@ -187,6 +223,63 @@ impl Model {
 }
 
 /// True for ONNX's own operator domain.
-fn is_own(domain: &str) -> bool {
+pub(crate) fn is_own(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
+}
+
+/// Version of ONNX's own operators.
+pub(crate) fn own_opset(opsets: &[OperatorSetIdProto]) -> Option<i64> {
+    opsets.iter().find(|set| is_own(&set.domain)).map(|set| set.version)
+}
+
+/// Search for unsupported operators, in a graph, the graphs inside it, and the functions that are called.
+struct Missing<'a> {
+    model: &'a Model,
+    opsets: &'a [OperatorSetIdProto],
+    /// Names, each with its opset and its first node.
+    found: BTreeMap<String, (i64, String)>,
+    /// Functions that are called, and those of them whose nodes are still to be searched.
+    seen: HashSet<(String, String)>,
+    called: Vec<&'a FunctionProto>,
+}
+
+impl<'a> Missing<'a> {
+    /// Returns true if there is a node of ONNX's own domain.
+    fn graph(&mut self, graph: &'a GraphProto) -> bool {
+        let mut own = self.nodes(&graph.node);
+        while let Some(function) = self.called.pop() {
+            own |= self.nodes(&function.node);
+        }
+        own
+    }
+
+    fn nodes(&mut self, nodes: &'a [NodeProto]) -> bool {
+        let mut own = false;
+        for (i, node) in nodes.iter().enumerate() {
+            let domain = if is_own(&node.domain) { "" } else { &*node.domain };
+            for graph in node.attribute.iter().filter_map(|a| a.g.as_ref()) {
+                own |= self.nodes(&graph.node);
+            }
+            let key = (domain.to_owned(), node.op_type.clone());
+            if let Some(function) = self.model.functions.get(&key) {
+                if self.seen.insert(key) {
+                    self.called.push(function);
+                }
+                continue;
+            }
+            own |= domain.is_empty();
+            let op = &*node.op_type;
+            let built = domain.is_empty()
+                && (control::NAMES.contains(&op) || sequence::NAMES.contains(&op));
+            if built || ops::find(domain, op).is_some() {
+                continue;
+            }
+            let set = self.opsets.iter().find(|set| set.domain == node.domain);
+            let set = set.map_or(self.model.opset, |set| set.version);
+            let dot = if domain.is_empty() { "" } else { "." };
+            let name = format!("{domain}{dot}{op}");
+            self.found.entry(name).or_insert_with(|| (set, node_name(node, i)));
+        }
+        own
+    }
 }

@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use device::{Data, Device};
 use nn::{Session, SessionOptions};
-use plan::Plan;
+use plan::{Bucket, Class, Outputs, Plan};
 
 use crate::array::{Array, Elem};
 use crate::error::{Error, Result};
-use crate::graph::{ModelGraph, Output, build};
+use crate::graph::{Answer, ModelGraph, Outcome, Output, build};
 use crate::model::{Declared, Extent, Model};
 
 /// Most elements of an input that [`Network::of`] may fix.
 const SMALL: usize = 64;
+
+/// Most stages of a network.
+const MAX_STAGES: usize = 64;
 
 const STEP: usize = 0;
 
@@ -22,7 +25,18 @@ pub struct Network {
     inputs: BTreeMap<String, (Elem, Vec<usize>)>,
     fixed: BTreeMap<String, Array>,
     outputs: Vec<Output>,
+    stages: Vec<Stage>,
 }
+
+/// The part of a model that computes values on which the rest depends, and the values for which the
+/// rest is prepared.
+struct Stage {
+    network: Network,
+    found: BTreeMap<String, Array>,
+}
+
+/// Types and shapes of inputs, by name.
+type Shapes = BTreeMap<String, (Elem, Vec<usize>)>;
 
 impl Network {
     /// Prepares the model for input shapes by name. A shape may be omitted if the model declares
@@ -53,28 +67,38 @@ impl Network {
         shapes: &BTreeMap<String, Vec<usize>>,
         fixed: &BTreeMap<String, Array>,
     ) -> Result<Self> {
-        let declared = model.inputs();
-        let mut given = shapes.keys().chain(fixed.keys());
-        if let Some(name) = given.find(|n| declared.iter().all(|d| d.name != **n)) {
-            let known: Vec<&str> = declared.iter().map(|d| &*d.name).collect();
-            let what = format!("the model has no such input; it has: {}", known.join(", "));
-            return Err(Error::Input { name: name.clone(), what });
+        let inputs = fit(model, shapes, fixed)?;
+        let mut answers = Vec::new();
+        loop {
+            match build(model, &inputs, fixed, &answers)? {
+                Outcome::Whole(graph) => return Self::open(device, options, graph, inputs, fixed),
+                // There is no data to look at.
+                Outcome::Stage { optional: true, .. } => answers.push(Answer::Data),
+                Outcome::Stage { error, .. } => return Err(error),
+            }
         }
-        let mut names = HashMap::new();
-        let mut inputs = BTreeMap::new();
-        for input in declared.iter().filter(|input| !fixed.contains_key(&input.name)) {
-            let shape = fitted(input, shapes.get(&input.name), &mut names)?;
-            inputs.insert(input.name.clone(), (input.elem, shape));
-        }
-        let ModelGraph { g, weights, outputs } = build(model, &inputs, fixed)?;
-        let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
-        let session = Session::open_with(device, options, &held, [], &[&g])?;
-        Ok(Self { session, inputs, fixed: fixed.clone(), outputs })
     }
 
-    /// Prepares the model for inputs like these. If shapes inside the model depend on inputs, small
-    /// inputs are fixed to these values: first integers only, then all but the first input, then
-    /// all.
+    fn open(
+        device: &dyn Device,
+        options: SessionOptions<'_>,
+        mut graph: ModelGraph,
+        inputs: Shapes,
+        fixed: &BTreeMap<String, Array>,
+    ) -> Result<Self> {
+        // Devices reject bytes that no operation reads.
+        if graph.replaces {
+            graph.drop_unused_weights()?;
+        }
+        let ModelGraph { g, weights, outputs, .. } = graph;
+        let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
+        let session = Session::open_with(device, options, &held, [], &[&g])?;
+        Ok(Self { session, inputs, fixed: fixed.clone(), outputs, stages: Vec::new() })
+    }
+
+    /// Prepares the model for inputs like these. Shapes and branches inside the model may depend on
+    /// inputs. If only small inputs decide, they are fixed to these values. Else the network is
+    /// prepared in stages: an earlier one computes the values that the next depends on.
     ///
     /// # Errors
     /// As for [`Network::new`].
@@ -96,25 +120,46 @@ impl Network {
         options: SessionOptions<'_>,
         inputs: &BTreeMap<String, Array>,
     ) -> Result<Self> {
-        let first = model.inputs().first().map(|input| input.name.clone());
-        let small = |array: &Array| array.values.len() <= SMALL;
-        type Way<'a> = &'a dyn Fn(&str, &Array) -> bool;
-        let integers = |_: &str, array: &Array| small(array) && !array.elem.is_float();
-        let most = |name: &str, array: &Array| small(array) && Some(name) != first.as_deref();
-        let all = |_: &str, array: &Array| small(array);
-        let ways: [Way<'_>; 4] = [&|_, _| false, &integers, &most, &all];
-        let mut made = None;
-        for way in ways {
-            let (fixed, open): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                inputs.clone().into_iter().partition(|(name, array)| way(name, array));
-            let shapes = open.into_iter().map(|(name, array)| (name, array.shape)).collect();
-            let network = Self::with(model, device, options, &shapes, &fixed);
-            if !matches!(&network, Err(Error::Node { depends: true, .. })) {
-                return network;
+        let mut fixed = BTreeMap::new();
+        let (mut answers, mut stages) = (Vec::new(), Vec::new());
+        loop {
+            let open = inputs.iter().filter(|(name, _)| !fixed.contains_key(*name));
+            let shapes = open.map(|(name, array)| (name.clone(), array.shape.clone())).collect();
+            let fitted = fit(model, &shapes, &fixed)?;
+            let (graph, optional, error) = match build(model, &fitted, &fixed, &answers)? {
+                Outcome::Whole(mut graph) => {
+                    if !stages.is_empty() {
+                        graph.drop_unused_weights()?;
+                    }
+                    let network = Self::open(device, options, graph, fitted, &fixed)?;
+                    return Ok(Self { stages, ..network });
+                }
+                Outcome::Stage { graph, optional, error } => (graph, optional, error),
+            };
+            let read: BTreeMap<_, _> = graph
+                .reads()?
+                .into_iter()
+                .filter_map(|name| {
+                    let array = inputs.get(&name)?;
+                    Some((name, array.clone()))
+                })
+                .collect();
+            let small = |array: &Array| array.values.len() <= SMALL;
+            if !read.is_empty() && read.values().all(small) {
+                fixed.extend(read);
+                (answers, stages) = (Vec::new(), Vec::new());
+            } else if optional {
+                answers.push(Answer::Data);
+            } else if stages.len() == MAX_STAGES {
+                return Err(error);
+            } else {
+                let mut network = Self::open(device, options, graph, fitted, &fixed)?;
+                let found = network.run(inputs)?;
+                let values = (0..found.len()).filter_map(|i| found.get(&i.to_string())?.known());
+                answers.push(Answer::Values(values.collect()));
+                stages.push(Stage { network, found });
             }
-            made.get_or_insert(network);
         }
-        made.unwrap_or_else(|| unreachable!("there is a first way"))
     }
 
     /// True if the network accepts these inputs: its shapes, and the values of its fixed inputs.
@@ -133,12 +178,13 @@ impl Network {
     /// Runs the model on these inputs, by name; all inputs must be present.
     ///
     /// # Errors
-    /// An input is missing or has another shape than the network, or the device fails.
+    /// An input is missing or has another shape than the network, a stage computes other values
+    /// than the network is prepared for ([`Error::Changed`]), or the device fails.
     pub fn run(&mut self, inputs: &BTreeMap<String, Array>) -> Result<BTreeMap<String, Array>> {
         let wrong = |name: &str, what: String| Error::Input { name: name.to_owned(), what };
         for (name, fixed) in &self.fixed {
             if inputs.get(name).is_some_and(|given| given.values != fixed.values) {
-                let what = "shapes follow from it, and the network is for other values of it";
+                let what = "the network is prepared for another value of it";
                 return Err(wrong(name, what.into()));
             }
         }
@@ -149,6 +195,11 @@ impl Network {
             if array.shape != *shape {
                 let what = format!("shape {:?}, the network is for {shape:?}", array.shape);
                 return Err(wrong(name, what));
+            }
+        }
+        for Stage { network, found } in &mut self.stages {
+            if network.run(inputs)? != *found {
+                return Err(Error::Changed);
             }
         }
         for (name, array) in inputs {
@@ -187,9 +238,11 @@ impl Network {
             return Err(Error::Input { name: name.to_owned(), what });
         }
         // An input that no step reads has no buffer.
-        if self.session.plan(STEP).find(plan::Class::Mailbox, name).is_none() {
+        if self.session.plan(STEP).find(Class::Mailbox, name).is_none() {
             return Ok(());
         }
+        let checked = Array::check(*elem, values);
+        checked.map_err(|what| Error::Input { name: name.to_owned(), what })?;
         if elem.is_integer() {
             let whole: Vec<i32> = values.iter().map(|v| *v as i32).collect();
             Ok(self.session.write(STEP, &[(name, Data::I32(&whole))])?)
@@ -227,7 +280,9 @@ impl Network {
             Some(known) if known.len() == values.len() => values.copy_from_slice(known),
             _ => self.session.read(STEP, name, values)?,
         }
-        Ok(())
+        let elem = self.outputs.iter().find(|output| output.name == name);
+        let checked = elem.map_or(Ok(()), |output| Array::check(output.elem, values));
+        checked.map_err(|what| Error::Output { name: name.to_owned(), what })
     }
 
     /// Names, types and shapes of the inputs.
@@ -244,6 +299,50 @@ impl Network {
     #[must_use]
     pub fn plan(&self) -> &Plan {
         self.session.plan(STEP)
+    }
+}
+
+/// Types and shapes of all inputs that are not fixed, checked against the model's declarations.
+fn fit(
+    model: &Model,
+    shapes: &BTreeMap<String, Vec<usize>>,
+    fixed: &BTreeMap<String, Array>,
+) -> Result<Shapes> {
+    let (required, replaceable) = (model.inputs(), model.replaceable());
+    let mut given = shapes.keys().chain(fixed.keys());
+    if let Some(name) = given.find(|n| required.iter().chain(&replaceable).all(|d| d.name != **n)) {
+        let known: Vec<&str> = required.iter().map(|d| &*d.name).collect();
+        let what = format!("the model has no such input; it has: {}", known.join(", "));
+        return Err(Error::Input { name: name.clone(), what });
+    }
+    let replaced = replaceable.iter().filter(|input| shapes.contains_key(&input.name));
+    let (mut names, mut inputs, mut errors) = (HashMap::new(), BTreeMap::new(), Vec::new());
+    for input in required.iter().chain(replaced).filter(|input| !fixed.contains_key(&input.name)) {
+        match fitted(input, shapes.get(&input.name), &mut names) {
+            Ok(shape) => drop(inputs.insert(input.name.clone(), (input.elem, shape))),
+            Err(error) => errors.push(error),
+        }
+    }
+    Error::all(errors).map_or(Ok(inputs), Err)
+}
+
+impl ModelGraph {
+    fn plan(&self) -> Result<Plan> {
+        let bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
+        Ok(self.g.lower(bucket)?)
+    }
+
+    /// Names of the inputs that the outputs depend on.
+    fn reads(&self) -> Result<Vec<String>> {
+        let buffers = self.plan()?.buffers.into_iter();
+        Ok(buffers.filter(|b| b.class == Class::Mailbox).map(|buffer| buffer.name).collect())
+    }
+
+    /// Drops the weights that no step reads, since an earlier stage computed what they are for.
+    fn drop_unused_weights(&mut self) -> Result<()> {
+        let plan = self.plan()?;
+        self.weights.retain(|weight| plan.find(Class::Weight, &weight.name).is_some());
+        Ok(())
     }
 }
 
@@ -277,17 +376,11 @@ fn fitted(
             (Extent::Of(n), Some(given)) => {
                 return Err(wrong(format!("axis {i} has {given} elements, the model says {n}")));
             }
-            (Extent::Named(name), given) => match (names.get(name), given) {
-                (Some(n), None) => *n,
-                (Some(n), Some(given)) if *n != given => {
-                    return Err(wrong(format!(
-                        "axis {i}, `{name}`, has {given} elements, and {n} elsewhere"
-                    )));
-                }
-                (_, Some(given)) => given,
-                (None, None) => {
-                    return Err(wrong(format!("axis {i}, `{name}`, is open; give its shape")));
-                }
+            // A name may have several sizes: exporters use one for unrelated axes.
+            (Extent::Named(_), Some(given)) => given,
+            (Extent::Named(name), None) => match names.get(name) {
+                Some(n) => *n,
+                None => return Err(wrong(format!("axis {i}, `{name}`, is open; give its shape"))),
             },
             (Extent::Any, Some(given)) => given,
             (Extent::Any, None) => return Err(wrong(format!("axis {i} is open; give its shape"))),

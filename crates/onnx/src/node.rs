@@ -1,12 +1,16 @@
 //! A node as operators read it: inputs by index, attributes by name. Every attribute must be read.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use crate::array::{self, Known};
 use crate::error::{NodeError, NodeResult, invalid};
 use crate::import::{Import, Value};
 use crate::proto::{AttributeProto, NodeProto};
+
+/// Attributes of the call of a function, by name.
+pub(crate) type Attributes<'a> = HashMap<&'a str, &'a AttributeProto>;
 
 /// Adds a node to the graph; returns its outputs in order.
 pub(crate) type Operator = fn(&mut Import, &Node<'_>) -> NodeResult<Vec<Value>>;
@@ -16,12 +20,24 @@ pub(crate) struct Node<'a> {
     pub(crate) opset: i64,
     /// `None` for omitted inputs.
     pub(crate) inputs: Vec<Option<Value>>,
-    read: RefCell<HashSet<&'a str>>,
+    /// Attributes of the surrounding call, which attributes of the node may refer to.
+    call: &'a Attributes<'a>,
+    read: Rc<RefCell<HashSet<&'a str>>>,
 }
 
 impl<'a> Node<'a> {
-    pub(crate) fn new(proto: &'a NodeProto, opset: i64, inputs: Vec<Option<Value>>) -> Self {
-        Self { proto, opset, inputs, read: RefCell::default() }
+    pub(crate) fn new(
+        proto: &'a NodeProto,
+        opset: i64,
+        inputs: Vec<Option<Value>>,
+        call: &'a Attributes<'a>,
+    ) -> Self {
+        Self { proto, opset, inputs, call, read: Rc::default() }
+    }
+
+    /// The same node with other inputs.
+    pub(crate) fn with(&self, inputs: Vec<Option<Value>>) -> Self {
+        Self { inputs, read: Rc::clone(&self.read), ..*self }
     }
 
     pub(crate) fn op(&self) -> &'a str {
@@ -53,7 +69,7 @@ impl<'a> Node<'a> {
                 what: format!(
                     "{what} (input {place}) depends on data; it must follow from the model and the shapes of its inputs"
                 ),
-                depends: true,
+                needs: vec![place],
             }),
         }
     }
@@ -73,7 +89,7 @@ impl<'a> Node<'a> {
     fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
         let found = self.proto.attribute.iter().find(|a| a.name == name)?;
         self.read.borrow_mut().insert(&found.name);
-        Some(found)
+        resolved(found, self.call)
     }
 
     pub(crate) fn integer(&self, name: &str, default: i64) -> i64 {
@@ -130,6 +146,17 @@ impl<'a> Node<'a> {
     pub(crate) fn unused_attribute(&self) -> Option<&'a str> {
         let read = self.read.borrow();
         self.proto.attribute.iter().map(|a| &*a.name).find(|name| !read.contains(name))
+    }
+}
+
+/// The attribute itself, or the one of the call that it refers to.
+pub(crate) fn resolved<'a>(
+    attribute: &'a AttributeProto,
+    call: &Attributes<'a>,
+) -> Option<&'a AttributeProto> {
+    match &*attribute.ref_attr_name {
+        "" => Some(attribute),
+        name => call.get(name).copied(),
     }
 }
 

@@ -26,11 +26,23 @@ pub(crate) struct OperatorSetIdProto {
     pub(crate) version: i64,
 }
 
-/// Only used in error messages: functions are not expanded.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct FunctionProto {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
+    #[prost(string, repeated, tag = "4")]
+    pub(crate) input: Vec<String>,
+    #[prost(string, repeated, tag = "5")]
+    pub(crate) output: Vec<String>,
+    #[prost(message, repeated, tag = "7")]
+    pub(crate) node: Vec<NodeProto>,
+    #[prost(message, repeated, tag = "9")]
+    pub(crate) opset_import: Vec<OperatorSetIdProto>,
+    #[prost(string, tag = "10")]
+    pub(crate) domain: String,
+    /// Attributes with default values.
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) attribute_proto: Vec<AttributeProto>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -43,6 +55,14 @@ pub(crate) struct GraphProto {
     pub(crate) input: Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "12")]
     pub(crate) output: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "15")]
+    pub(crate) sparse_initializer: Vec<SparseTensorProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SparseTensorProto {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) values: Option<TensorProto>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -81,6 +101,9 @@ pub(crate) struct AttributeProto {
     pub(crate) ints: Vec<i64>,
     #[prost(bytes = "vec", repeated, tag = "9")]
     pub(crate) strings: Vec<Vec<u8>>,
+    /// In a function: the attribute of the call that has the value.
+    #[prost(string, tag = "21")]
+    pub(crate) ref_attr_name: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

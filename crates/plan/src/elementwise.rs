@@ -18,10 +18,17 @@ pub enum Unary {
     Cos,
     /// Largest integer that is not above `x`.
     Floor,
+    /// Nearest integer, ties to even.
+    Round,
+    /// Hyperbolic tangent.
+    Tanh,
 }
 
-/// Elementwise functions of two operands. Bitwise functions and shifts take `i32` only; the others
-/// take `f32` or `i32`. Integer arithmetic wraps.
+/// Elementwise functions of two operands. Bitwise functions and shifts take `i32` only, except
+/// [`Binary::Or`]; the others take `f32` or `i32`. Integer arithmetic wraps.
+///
+/// Comparisons are those of IEEE 754: false for a NaN, and -0 equals +0. Their results are `F32` for
+/// any operand type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Binary {
     /// `a + b`
@@ -30,13 +37,20 @@ pub enum Binary {
     Sub,
     /// `a * b`
     Mul,
-    /// `max(a, b)`
+    /// `a / b`: correctly rounded, or truncated for integers. An integer divided by 0 is 0.
+    Div,
+    /// `maximum(a, b)` of IEEE 754-2019: NaN if one of them is NaN, and -0 is below +0.
     Max,
-    /// 1 if `a <= b`, else 0; the result is `F32` for any operand type.
+    /// 1 if `a <= b`, else 0.
     LessEqual,
+    /// 1 if `a < b`, else 0.
+    Less,
+    /// 1 if `a == b`, else 0.
+    Equal,
     /// Remainder of truncated division, like C's `fmod`: it has the sign of `a`.
     Rem,
     And,
+    /// Bitwise, also of two `f32`: joins parts that are padded with zeroes, without rounding.
     Or,
     Xor,
     /// `a << b`; uses the lowest five bits of `b`.
@@ -52,7 +66,34 @@ impl Binary {
         matches!(self, Self::And | Self::Or | Self::Xor | Self::ShiftLeft | Self::ShiftRight)
     }
 
-    /// Evaluates the function on integers; [`Binary::LessEqual`] also returns an integer.
+    /// True if the result is 0 or 1.
+    #[must_use]
+    pub const fn is_comparison(self) -> bool {
+        matches!(self, Self::LessEqual | Self::Less | Self::Equal)
+    }
+
+    /// Evaluates the function on floats.
+    #[must_use]
+    pub const fn of_floats(self, a: f32, b: f32) -> f32 {
+        let truth = match self {
+            Self::Add => return a + b,
+            Self::Sub => return a - b,
+            Self::Mul => return a * b,
+            Self::Div => return a / b,
+            Self::Max => return maximum(a, b),
+            Self::Rem => return a % b,
+            Self::LessEqual => a <= b,
+            Self::Less => a < b,
+            Self::Equal => a == b,
+            Self::And | Self::Or | Self::Xor | Self::ShiftLeft | Self::ShiftRight => {
+                let [a, b] = [a.to_bits().cast_signed(), b.to_bits().cast_signed()];
+                return f32::from_bits(self.of_ints(a, b).cast_unsigned());
+            }
+        };
+        if truth { 1.0 } else { 0.0 }
+    }
+
+    /// Evaluates the function on integers; comparisons also return an integer.
     #[must_use]
     pub const fn of_ints(self, a: i32, b: i32) -> i32 {
         match self {
@@ -67,7 +108,13 @@ impl Binary {
                 }
             }
             Self::LessEqual => (a <= b) as i32,
-            // A remainder by zero is defined as 0.
+            Self::Less => (a < b) as i32,
+            Self::Equal => (a == b) as i32,
+            // A quotient and a remainder by zero are defined as 0.
+            Self::Div => match b {
+                0 => 0,
+                _ => a.wrapping_div(b),
+            },
             Self::Rem => match b {
                 0 => 0,
                 _ => a.wrapping_rem(b),
@@ -81,10 +128,27 @@ impl Binary {
     }
 }
 
+/// `maximum` of IEEE 754-2019: NaN if one of them is NaN, and -0 is below +0.
+#[must_use]
+pub const fn maximum(a: f32, b: f32) -> f32 {
+    if a > b {
+        a
+    } else if a < b {
+        b
+    } else if a == b {
+        // Equal bits, or zeroes of both signs.
+        f32::from_bits(a.to_bits() & b.to_bits())
+    } else {
+        f32::NAN
+    }
+}
+
 /// Reductions along one axis, which stays with extent 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduce {
+    /// 0 for no elements.
     Sum,
+    /// [`maximum`] of all elements, so NaN if one of them is NaN; minus infinity for none.
     Max,
 }
 

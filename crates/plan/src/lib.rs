@@ -32,7 +32,7 @@ pub use attention::{
 pub use buffer::{Buffer, BufferId, Class, Scalar, View, Window, row_major};
 pub use conv::{Conv, Windows};
 pub use dtype::{DType, UnknownDType};
-pub use elementwise::{Activation, Binary, Reduce, Unary};
+pub use elementwise::{Activation, Binary, Reduce, Unary, maximum};
 pub use fuse::{Fusions, fuse};
 pub use mixture::{Experts, Gating, Mixture, RouterScores, Routing, top_k};
 pub use op::{Gather, MAX_INDICES, NextInputs, Op, Sample, SampleInputs};

@@ -18,13 +18,13 @@ pub enum Op<T = View> {
     Unary { op: Unary, x: T, out: T },
     /// Elementwise; both operands have the same shape.
     Binary { op: Binary, a: T, b: T, out: T },
-    /// Elementwise: `a` where the condition is not 0, else `b`.
+    /// Elementwise: `a` where the condition is not 0, else `b`. A NaN is not 0.
     Where { condition: T, a: T, b: T, out: T },
     /// Conversion to the type of `out`, rounding to nearest, ties to even.
     Cast { x: T, out: T },
     /// Copies a strided view into contiguous memory.
     Copy { x: T, out: T },
-    /// Reduction along `axis`, which stays with extent 1.
+    /// Reduction along `axis`, which stays with extent 1. A NaN is reduced to a NaN.
     Reduce { op: Reduce, axis: usize, x: T, out: T },
     /// Writes `before` zeroes along `axis`, then `x`, then zeroes up to the extent of `out`.
     Pad { axis: usize, before: usize, x: T, out: T },
@@ -33,8 +33,8 @@ pub enum Op<T = View> {
     /// `a [.., M, K]` times the transpose of `b [.., N, K]`: `[.., M, N]`. A quantised `b` must be
     /// a whole matrix.
     MatMul { a: T, b: T, out: T },
-    /// Indices of the greatest elements of each row of `x [M, E]`, greatest first: `I32 [M, K]`;
-    /// see [`crate::top_k`].
+    /// Indices of the greatest elements of each row of `x [M, E]`, greatest first, NaN before all
+    /// numbers: `I32 [M, K]`; see [`crate::top_k`].
     TopK { x: T, out: T },
     /// Gathers rows of a table.
     Gather(Gather<T>),

@@ -210,8 +210,14 @@ impl Sessions {
         }
         let start = Instant::now();
         let canceller = session.network.canceller();
-        let outputs = cancellation.during(canceller, || session.network.run(&inputs));
+        let mut outputs = cancellation.during(canceller, || session.network.run(&inputs));
         let took = start.elapsed();
+        if matches!(outputs, Err(onnx::Error::Changed)) {
+            // A shape follows from the data: prepares the network for these.
+            session = Session::new(&file, path, &mut inputs, target, cancellation)?;
+            let canceller = session.network.canceller();
+            outputs = cancellation.during(canceller, || session.network.run(&inputs));
+        }
         cancellation.check()?;
         let device = session.device.clone();
         // After a device error the network is dropped: its device may be lost.

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::isa::{Isa, Vectors, dispatch};
 use super::scores::sigmoid_of;
+use super::tensor::at_least;
 use super::vector::{LANES, Simd, load_first, store_first};
 
 /// Steps along the sum that are added up in registers: a column tile of this length leaves space in the first-level
@@ -445,7 +446,7 @@ pub(crate) unsafe fn applied<S: Simd>(function: Function, x: S::F) -> S::F {
     unsafe {
         match function {
             Function::Same => x,
-            Function::Between(least, most) => S::min(S::max(x, S::splat(least)), S::splat(most)),
+            Function::Between(least, most) => S::min(S::splat(most), at_least::<S>(least, x)),
             Function::Silu => S::mul(x, sigmoid_of::<S>(x)),
         }
     }

@@ -33,14 +33,15 @@ dispatch! {
     /// As for [`binary`].
     pub unsafe fn two(first: First, second: Second, x: [*const f32; 3], y: *mut f32, n: usize) = two_in;
 
-    /// Writes `op(a, b)` to `y`, which may be `a` or `b`; for [`Binary::LessEqual`] the bits of an `f32`.
+    /// Writes `op(a, b)` to `y`, which may be `a` or `b`; for comparisons the bits of an `f32`.
     ///
     /// # Safety
     ///
     /// As for [`binary`].
     pub unsafe fn binary_of_ints(op: Binary, a: *const i32, b: *const i32, y: *mut i32, n: usize) = ints_in;
 
-    /// Writes `max(x, bound)` or `min(x, bound)` to `y`, which may be `x`; a NaN becomes the bound.
+    /// Writes `max(x, bound)` or `min(x, bound)` to `y`, which may be `x`; a NaN stays. The bound is not NaN, and
+    /// not -0 for a minimum.
     ///
     /// # Safety
     ///
@@ -89,7 +90,7 @@ dispatch! {
     /// As for [`unary`].
     pub unsafe fn exponentials(x: *const f32, less: f32, y: *mut f32, n: usize) -> f64 = exponentials_in;
 
-    /// Largest of `n` values, ignoring NaN; minus infinity for none.
+    /// [`plan::maximum`] of `n` values; minus infinity for none.
     ///
     /// # Safety
     ///
@@ -239,6 +240,8 @@ unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
             Unary::Sqrt => each!(y, n, [v = x] => v.sqrt()),
             Unary::Recip => vectors!(y, n, [v = x] => S::div(S::splat(1.0), v)),
             Unary::Floor => each!(y, n, [v = x] => v.floor()),
+            Unary::Round => each!(y, n, [v = x] => v.round_ties_even()),
+            Unary::Tanh => vectors!(y, n, [v = x] => tanh::<S>(v)),
             Unary::Ln => each!(y, n, [v = x] => ln(v)),
             Unary::Exp => vectors!(y, n, [v = x] => exp::<S>(v)),
             Unary::Sin | Unary::Cos => {
@@ -259,6 +262,35 @@ unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
                 }
             }
         }
+    }
+}
+
+/// Hyperbolic tangent, like Cephes' `tanhf`: a polynomial for magnitudes below 0.625, else `1 - 2 / (e^2x + 1)`.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+#[expect(clippy::excessive_precision, reason = "constants as the source has them")]
+unsafe fn tanh<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (size, z, one) = (S::abs(x), S::mul(x, x), S::splat(1.0));
+        let mut p = S::splat(-5.704_988_727_45e-3);
+        for k in [
+            2.063_908_879_54e-2,
+            -5.373_971_555_31e-2,
+            1.333_144_220_36e-1,
+            -3.333_328_194_22e-1,
+            1.0,
+        ] {
+            p = S::add(S::mul(p, z), S::splat(k));
+        }
+        let near = S::mul(x, p);
+        let below = S::div(S::splat(2.0), S::add(exp::<S>(S::mul(size, S::splat(2.0))), one));
+        let far = S::sub(one, below);
+        let far = S::select_lt(x, S::splat(0.0), S::sub(S::splat(0.0), far), far);
+        S::select_lt(size, S::splat(0.625), near, far)
     }
 }
 
@@ -306,16 +338,25 @@ unsafe fn binary_in<S: Simd>(op: Binary, a: *const f32, b: *const f32, y: *mut f
             Binary::Add => vectors!(y, n, [a = a, b = b] => S::add(a, b)),
             Binary::Sub => vectors!(y, n, [a = a, b = b] => S::sub(a, b)),
             Binary::Mul => vectors!(y, n, [a = a, b = b] => S::mul(a, b)),
-            // With one NaN, the result is the number: `b` is NaN if it does not equal itself.
-            Binary::Max => {
-                vectors!(y, n, [a = a, b = b] => S::select_le(b, b, S::max(a, b), a));
-            }
+            Binary::Div => vectors!(y, n, [a = a, b = b] => S::div(a, b)),
+            Binary::Max => vectors!(y, n, [a = a, b = b] => S::maximum(a, b)),
             Binary::Rem => each!(y, n, [a = a, b = b] => a % b),
             Binary::LessEqual => {
                 let (one, zero) = (S::splat(1.0), S::splat(0.0));
                 vectors!(y, n, [a = a, b = b] => S::select_le(a, b, one, zero));
             }
-            Binary::And | Binary::Or | Binary::Xor | Binary::ShiftLeft | Binary::ShiftRight => {
+            Binary::Less => {
+                let (one, zero) = (S::splat(1.0), S::splat(0.0));
+                vectors!(y, n, [a = a, b = b] => S::select_lt(a, b, one, zero));
+            }
+            Binary::Equal => {
+                let (one, zero) = (S::splat(1.0), S::splat(0.0));
+                vectors!(y, n, [a = a, b = b] => {
+                    S::select_le(a, b, S::select_le(b, a, one, zero), zero)
+                });
+            }
+            Binary::Or => each!(y, n, [a = a, b = b] => f32::from_bits(a.to_bits() | b.to_bits())),
+            Binary::And | Binary::Xor | Binary::ShiftLeft | Binary::ShiftRight => {
                 unreachable!("{op:?} is of integers")
             }
         }
@@ -354,18 +395,35 @@ unsafe fn two_in<S: Simd>(
     unsafe { all!(Add add Sub sub Mul mul) }
 }
 
+/// [`Simd::maximum`] of values and a number.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn at_least<S: Simd>(bound: f32, x: S::F) -> S::F {
+    // Adding +0 turns -0 into +0, which a bound of +0 exceeds; adding -0 changes nothing.
+    let zero = if bound.to_bits() == 0 { 0.0 } else { -0.0 };
+    // SAFETY: the caller's contract. A NaN is the second operand, which `max` then returns.
+    unsafe { S::add(S::max(S::splat(bound), x), S::splat(zero)) }
+}
+
 #[inline(always)]
 unsafe fn bounded_in<S: Simd>(least: bool, bound: f32, x: *const f32, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        let bound = S::splat(bound);
         if least {
-            vectors!(y, n, [v = x] => S::max(v, bound));
+            vectors!(y, n, [v = x] => at_least::<S>(bound, v));
         } else {
-            vectors!(y, n, [v = x] => S::min(v, bound));
+            // A NaN is the second operand, which `min` then returns.
+            let bound = S::splat(bound);
+            vectors!(y, n, [v = x] => S::min(bound, v));
         }
     }
 }
+
+/// Bits of 1 as `f32`.
+const ONE: i32 = 0x3f80_0000;
 
 #[inline(always)]
 unsafe fn ints_in<S: Simd>(op: Binary, a: *const i32, b: *const i32, y: *mut i32, n: usize) {
@@ -376,10 +434,11 @@ unsafe fn ints_in<S: Simd>(op: Binary, a: *const i32, b: *const i32, y: *mut i32
             Binary::Sub => each!(y, n, [a = a, b = b] => a.wrapping_sub(b)),
             Binary::Mul => each!(y, n, [a = a, b = b] => a.wrapping_mul(b)),
             Binary::Max => each!(y, n, [a = a, b = b] => a.max(b)),
+            Binary::Div => each!(y, n, [a = a, b = b] => Binary::Div.of_ints(a, b)),
             Binary::Rem => each!(y, n, [a = a, b = b] => Binary::Rem.of_ints(a, b)),
-            Binary::LessEqual => {
-                each!(y, n, [a = a, b = b] => if a <= b { 0x3f80_0000 } else { 0 });
-            }
+            Binary::LessEqual => each!(y, n, [a = a, b = b] => if a <= b { ONE } else { 0 }),
+            Binary::Less => each!(y, n, [a = a, b = b] => if a < b { ONE } else { 0 }),
+            Binary::Equal => each!(y, n, [a = a, b = b] => if a == b { ONE } else { 0 }),
             Binary::And => each!(y, n, [a = a, b = b] => a & b),
             Binary::Or => each!(y, n, [a = a, b = b] => a | b),
             Binary::Xor => each!(y, n, [a = a, b = b] => a ^ b),
@@ -539,14 +598,15 @@ unsafe fn largest_in<S: Simd>(x: *const f32, n: usize) -> f32 {
             for (chain, largest) in largest.iter_mut().enumerate() {
                 let at = i + chain * LANES;
                 if at < n {
-                    // `max` with a NaN returns its second operand.
                     let x = S::first(load_first::<S>(x.add(at), n - at), n - at, S::splat(none));
-                    *largest = S::max(x, *largest);
+                    *largest = S::maximum(*largest, x);
                 }
             }
         }
         let [a, b, c, d] = largest;
-        S::max_lanes(S::max(S::max(a, b), S::max(c, d)))
+        let mut lanes = [none; LANES];
+        S::store(lanes.as_mut_ptr(), S::maximum(S::maximum(a, b), S::maximum(c, d)));
+        lanes.into_iter().fold(none, plan::maximum)
     }
 }
 

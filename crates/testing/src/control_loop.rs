@@ -108,13 +108,22 @@ impl Client {
 
     /// Runs a step on these inputs and returns the outputs.
     pub fn step(&mut self, observation: &[f32]) -> Vec<f32> {
+        let (outcome, action) = self.attempt(observation);
+        assert_eq!(outcome, 0, "it failed");
+        action
+    }
+
+    /// The same, of a step that may fail: its outcome, and the outputs.
+    pub fn attempt(&mut self, observation: &[f32]) -> (u32, Vec<f32>) {
         self.write(observation);
         self.start.write(1).unwrap();
         self.answer.read().unwrap();
-        assert_eq!(&self.memory[24..28], &[0; 4], "it failed");
+        let outcome = u32::from_le_bytes(self.memory[24..28].try_into().unwrap());
         let (offset, count) = self.place("outputs");
         let bytes = &self.memory[offset..offset + 4 * count];
-        bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+        let values = bytes.chunks_exact(4);
+        let values = values.map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+        (outcome, values)
     }
 }
 

@@ -50,6 +50,25 @@ DEVICE float natural_logarithm(float x) {
     return x > 0.0f ? y : quiet_nan();
 }
 
+// Hyperbolic tangent, like Cephes' `tanhf`: a polynomial for small magnitudes, an exponential for
+// the others.
+DEVICE float hyperbolic_tangent(float x) {
+    float size = fabsf(x), z = __fmul_rn(x, x), p = -5.70498872745e-3f;
+    p = __fadd_rn(__fmul_rn(p, z), 2.06390887954e-2f);
+    p = __fadd_rn(__fmul_rn(p, z), -5.37397155531e-2f);
+    p = __fadd_rn(__fmul_rn(p, z), 1.33314422036e-1f);
+    p = __fadd_rn(__fmul_rn(p, z), -3.33332819422e-1f);
+    if (size < 0.625f) return __fmul_rn(x, __fadd_rn(__fmul_rn(p, z), 1.0f));
+    float y = __fsub_rn(1.0f, __fdiv_rn(2.0f, __fadd_rn(exponential(__fmul_rn(size, 2.0f)), 1.0f)));
+    return x < 0.0f ? -y : y;
+}
+
+// `maximum` of IEEE 754-2019: a NaN wins, and -0 is below +0, as for `fmaxf`.
+DEVICE float maximum(float a, float b) {
+    float most = fmaxf(a, b);
+    return a == a && b == b ? most : quiet_nan();
+}
+
 // 32 bits of the fraction of 2 / pi, starting at bit `place`.
 DEVICE u32 two_over_pi(u32 place) {
     auto word = [](u32 i) {
@@ -129,6 +148,8 @@ DEVICE u32 of_one(u32 action, u32 x) {
     if (action == Action::RECIP) return bits(__fdiv_rn(1.0f, v));
     if (action == Action::SIN) return bits(sine(v, 0));
     if (action == Action::COS) return bits(sine(v, 1));
+    if (action == Action::ROUND) return bits(rintf(v));
+    if (action == Action::TANH) return bits(hyperbolic_tangent(v));
     return bits(floorf(v));
 }
 
@@ -137,8 +158,11 @@ DEVICE u32 of_two(u32 action, u32 x, u32 y) {
     if (action == Action::ADD) return bits(__fadd_rn(a, b));
     if (action == Action::SUB) return bits(__fsub_rn(a, b));
     if (action == Action::MUL) return bits(__fmul_rn(a, b));
-    if (action == Action::MAX) return bits(fmaxf(a, b));
+    if (action == Action::DIV) return bits(__fdiv_rn(a, b));
+    if (action == Action::MAX) return bits(maximum(a, b));
     if (action == Action::LESS_EQUAL) return bits(a <= b ? 1.0f : 0.0f);
+    if (action == Action::LESS) return bits(a < b ? 1.0f : 0.0f);
+    if (action == Action::EQUAL) return bits(a == b ? 1.0f : 0.0f);
     return bits(fmodf(a, b));
 }
 
@@ -149,7 +173,10 @@ DEVICE u32 of_ints(u32 action, u32 a, u32 b) {
     if (action == Action::INT_MUL) return a * b;
     if (action == Action::INT_MAX) return static_cast<u32>(max(x, y));
     if (action == Action::INT_LESS_EQUAL) return bits(x <= y ? 1.0f : 0.0f);
-    // The remainder by -1 is 0; the hardware's division does not handle it.
+    if (action == Action::INT_LESS) return bits(x < y ? 1.0f : 0.0f);
+    if (action == Action::INT_EQUAL) return bits(x == y ? 1.0f : 0.0f);
+    // Divisors that the hardware's division does not handle: 0, and -1 for the least integer.
+    if (action == Action::INT_DIV) return y == 0 ? 0 : y == -1 ? 0u - a : static_cast<u32>(x / y);
     if (action == Action::INT_REM) return y == 0 || y == -1 ? 0 : static_cast<u32>(x % y);
     if (action == Action::AND) return a & b;
     if (action == Action::OR) return a | b;
@@ -204,7 +231,7 @@ struct Reduced {
     DEVICE Reduced none(u32 reduce) { return {0.0, -infinity(), reduce == Reduction::INT_LARGEST ? 0x80000000u : 0u}; }
     __device__ __forceinline__ void take(u32 reduce, u32 x) {
         if (reduce == Reduction::SUM) sum = __dadd_rn(sum, static_cast<double>(number(x)));
-        else if (reduce == Reduction::LARGEST) largest = fmaxf(largest, number(x));
+        else if (reduce == Reduction::LARGEST) largest = maximum(largest, number(x));
         else if (reduce == Reduction::INT_SUM) ints += x;
         else ints = static_cast<u32>(max(static_cast<i32>(ints), static_cast<i32>(x)));
     }

@@ -82,7 +82,7 @@ fn concat_parts<'a>(plan: &'a Plan, group: &Group) -> Option<(BufferId, Vec<(usi
                 }
                 parts.push((before * tail[1..].iter().product::<usize>(), x));
             }
-            Op::Binary { op: Binary::Add, a, b, .. } => {
+            Op::Binary { op: Binary::Or, a, b, .. } => {
                 let mut once = |view: &View| {
                     let whole = view.is_contiguous() && view.offset == 0;
                     whole && group.inner.contains(&view.buffer) && added.insert(view.buffer)

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::storage::{Operand, Storage, offsets, offsets_of};
 use super::{Error, Result, recurrent};
 use plan::sample::{self, Adjustment, Sampling};
-use plan::{Binary, DType, Gather, Op, Plan, Reduce, Sample, Unary, View, quant};
+use plan::{DType, Gather, Op, Plan, Reduce, Sample, Unary, View, quant};
 
 pub(super) fn supported(plan: &Plan) -> Result<()> {
     match plan.steps.iter().find(|step| !step.op.is_primitive()) {
@@ -41,14 +41,14 @@ fn execute(op: &Op, storage: &mut [Storage]) {
         Op::Unary { op, x, out } => (out, read(x).elements().map(|x| unary(*op, x)).collect()),
         Op::Binary { op, a, b, out } if dtype(a) == DType::I32 => {
             let result = |(a, b)| match op {
-                Binary::LessEqual => f32::from(a <= b),
+                op if op.is_comparison() => op.of_ints(a, b) as f32,
                 op => f32::from_bits(op.of_ints(a, b) as u32),
             };
             (out, read(a).ints().zip(read(b).whole()).map(result).collect())
         }
         Op::Binary { op, a, b, out } => {
             let pairs = read(a).elements().zip(read(b).elements());
-            (out, pairs.map(|(a, b)| binary(*op, a, b)).collect())
+            (out, pairs.map(|(a, b)| op.of_floats(a, b)).collect())
         }
         Op::Where { condition, a, b, out } => {
             let chosen = |((c, a), b): ((f32, f32), f32)| if c == 0.0 { b } else { a };
@@ -110,19 +110,9 @@ fn unary(op: Unary, x: f32) -> f32 {
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
         Unary::Floor => x.floor(),
+        Unary::Round => x.round_ties_even(),
+        Unary::Tanh => x.tanh(),
     }) as f32
-}
-
-fn binary(op: Binary, a: f32, b: f32) -> f32 {
-    match op {
-        Binary::Add => a + b,
-        Binary::Sub => a - b,
-        Binary::Mul => a * b,
-        Binary::Max => a.max(b),
-        Binary::LessEqual => f32::from(a <= b),
-        Binary::Rem => a % b,
-        op => unreachable!("{op:?} is of integers"),
-    }
 }
 
 fn cast(x: Operand<'_>, to: DType) -> Vec<f32> {
@@ -163,7 +153,7 @@ fn reduce(x: Operand<'_>, op: Reduce, axis: usize) -> Vec<f32> {
             }
             Reduce::Max if x.storage.dtype == DType::I32 => bits(ints(at).fold(i32::MIN, i32::max)),
             Reduce::Sum => run(at).map(f64::from).sum::<f64>() as f32,
-            Reduce::Max => run(at).fold(f32::NEG_INFINITY, f32::max),
+            Reduce::Max => run(at).fold(f32::NEG_INFINITY, plan::maximum),
         })
         .collect()
 }

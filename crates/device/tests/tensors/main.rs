@@ -9,6 +9,7 @@ mod group_cases;
 mod groups;
 mod model;
 mod programs;
+mod special;
 
 use std::num::NonZeroUsize;
 

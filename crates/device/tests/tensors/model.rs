@@ -86,6 +86,8 @@ impl<'a> Model<'a> {
                     Unary::Sin => f64::sin,
                     Unary::Cos => f64::cos,
                     Unary::Floor => f64::floor,
+                    Unary::Round => f64::round_ties_even,
+                    Unary::Tanh => f64::tanh,
                 };
                 (out, self.read(x).into_iter().map(f).collect())
             }
@@ -94,9 +96,15 @@ impl<'a> Model<'a> {
                     Binary::Add => a + b,
                     Binary::Sub => a - b,
                     Binary::Mul => a * b,
+                    Binary::Div => a / b,
                     Binary::Max => a.max(b),
                     Binary::Rem => a % b,
                     Binary::LessEqual => f64::from(u8::from(a <= b)),
+                    Binary::Less => f64::from(u8::from(a < b)),
+                    Binary::Equal => f64::from(u8::from(a == b)),
+                    // Parts padded with zeroes.
+                    Binary::Or if a == 0.0 => b,
+                    Binary::Or if b == 0.0 => a,
                     op => f64::from(op.of_ints(a as i32, b as i32)),
                 };
                 (out, self.read(a).into_iter().zip(self.read(b)).map(f).collect())

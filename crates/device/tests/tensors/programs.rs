@@ -56,7 +56,7 @@ pub(super) fn grow(
     let axis = draw.below(rank.max(1));
     let added = match draw.below(15) {
         0 => {
-            let ops = [Unary::Neg, Unary::Sin, Unary::Cos, Unary::Floor];
+            let ops = [Unary::Neg, Unary::Sin, Unary::Cos, Unary::Floor, Unary::Round, Unary::Tanh];
             g.unary(ops[draw.below(ops.len())], x)?
         }
         1 => {
@@ -211,11 +211,12 @@ fn functions_at_the_ends_of_their_ranges_equal_the_reference() {
         for op in [Unary::Neg, Unary::Exp, Unary::Ln, Unary::Sqrt, Unary::Recip, Unary::Floor] {
             results.push(s.g.unary(op, x)?);
         }
-        for op in [Unary::Sin, Unary::Cos] {
+        for op in [Unary::Sin, Unary::Cos, Unary::Round, Unary::Tanh] {
             results.push(s.g.unary(op, x)?);
         }
         let ops = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Rem];
-        for op in ops.into_iter().chain([Binary::LessEqual]) {
+        let truths = [Binary::LessEqual, Binary::Less, Binary::Equal, Binary::Div];
+        for op in ops.into_iter().chain(truths) {
             results.push(s.g.binary(op, x, y)?);
         }
         for to in [DType::F16, DType::BF16, DType::I32, DType::I8, DType::U8, DType::BOOL] {
@@ -239,7 +240,10 @@ fn integer_operations_wrap_and_shift_exactly() {
         let mut results = Vec::new();
         let ops = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Rem];
         let bits = [
+            Binary::Div,
             Binary::LessEqual,
+            Binary::Less,
+            Binary::Equal,
             Binary::And,
             Binary::Or,
             Binary::Xor,
@@ -261,7 +265,7 @@ fn integer_operations_wrap_and_shift_exactly() {
     let wide: Vec<f32> = want.iter().map(|v| *v as f32).collect();
     for device in devices() {
         let have = case.run_with(&*device, Fusions::NONE, 1).unwrap();
-        assert_eq!(have[11].1, wide);
+        assert_eq!(have[14].1, wide);
     }
 }
 

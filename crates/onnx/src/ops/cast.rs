@@ -34,17 +34,18 @@ pub(crate) fn cast_value(x: f64, to: Elem) -> f64 {
     }
 }
 
-/// Wraps 8-bit and 16-bit integers, as far as 32-bit arithmetic represents them.
+/// Wraps integers of 2 to 16 bits, as far as 32-bit arithmetic represents them.
 pub(super) fn wrapped(g: &mut Graph, elem: Elem, x: Tensor) -> NodeResult<Tensor> {
     let by = |g: &mut Graph, op, x, n: f32| {
         let n = g.constant(n);
         g.binary(op, x, n)
     };
     Ok(match elem {
-        Elem::U8 => by(g, Binary::And, x, 255.0)?,
-        Elem::U16 => by(g, Binary::And, x, 65535.0)?,
-        Elem::I8 | Elem::I16 => {
-            let away = if elem == Elem::I8 { 24.0 } else { 16.0 };
+        Elem::U2 | Elem::U4 | Elem::U8 | Elem::U16 => {
+            by(g, Binary::And, x, (1u32 << elem.bits()) as f32 - 1.0)?
+        }
+        Elem::I2 | Elem::I4 | Elem::I8 | Elem::I16 => {
+            let away = (32 - elem.bits()) as f32;
             let up = by(g, Binary::ShiftLeft, x, away)?;
             by(g, Binary::ShiftRight, up, away)?
         }

@@ -1,11 +1,11 @@
 //! Elementwise operators: arithmetic, comparisons, activations.
 
-use nn::functions::{self as f, add, div, mul, plus, sub, times};
+use nn::functions::{self as f, add, mul, plus, quotient, sub, times};
 use plan::graph::{Graph, Tensor};
 use plan::{Binary, DType};
 
 use super::cast::wrapped;
-use crate::array::Elem;
+use crate::array::{Elem, Known};
 use crate::error::{NodeResult, invalid};
 use crate::import::{Import, Value, device};
 use crate::node::{Node, Operator};
@@ -103,21 +103,35 @@ fn function(g: &mut Graph, node: &Node<'_>, x: Tensor) -> NodeResult<Tensor> {
             let negative = f::neg(g, asin)?;
             plus(g, negative, std::f32::consts::FRAC_PI_2)?
         }
-        "Acosh" => area(g, x, -1.0)?,
+        "Acosh" => {
+            let above = plus(g, x, -1.0)?;
+            let twice = plus(g, x, 1.0)?;
+            let square = mul(g, above, twice)?;
+            let root = f::sqrt(g, square)?;
+            let near = add(g, above, root)?;
+            let made = area(g, x, near)?;
+            let (one, nan) = (g.constant(1.0), g.constant(f32::NAN));
+            let below = f::less(g, x, one)?;
+            g.select(below, nan, made)?
+        }
         "Asin" => arcsine(g, x)?,
         "Asinh" => {
-            // Uses the magnitude to avoid cancellation.
-            let (size, sign) = (f::abs(g, x)?, f::sign(g, x)?);
-            let made = area(g, size, 1.0)?;
+            // |x| + x^2 / (1 + sqrt(x^2 + 1)), without cancellation.
+            let (size, sign, square) = (f::abs(g, x)?, f::sign(g, x)?, f::square(g, x)?);
+            let inner = plus(g, square, 1.0)?;
+            let root = f::sqrt(g, inner)?;
+            let below = plus(g, root, 1.0)?;
+            let rest = quotient(g, square, below)?;
+            let near = add(g, size, rest)?;
+            let made = area(g, size, near)?;
             mul(g, made, sign)?
         }
         "Atan" => arctangent(g, x)?,
         "Atanh" => {
-            let above = plus(g, x, 1.0)?;
-            let negative = f::neg(g, x)?;
+            let (twice, negative) = (times(g, x, 2.0)?, f::neg(g, x)?);
             let below = plus(g, negative, 1.0)?;
-            let ratio = div(g, above, below)?;
-            let ln = f::ln(g, ratio)?;
+            let ratio = quotient(g, twice, below)?;
+            let ln = f::ln_1p(g, ratio)?;
             times(g, ln, 0.5)?
         }
         "Ceil" => f::ceil(g, x)?,
@@ -174,7 +188,7 @@ fn function(g: &mut Graph, node: &Node<'_>, x: Tensor) -> NodeResult<Tensor> {
         "Softsign" => {
             let size = f::abs(g, x)?;
             let below = plus(g, size, 1.0)?;
-            div(g, x, below)?
+            quotient(g, x, below)?
         }
         "Sqrt" => f::sqrt(g, x)?,
         "Swish" => {
@@ -204,30 +218,49 @@ fn gated(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     Ok(device(elem, mul(g, gate, x)?))
 }
 
-/// `ln(x + sqrt(x^2 + one))`
-fn area(g: &mut Graph, x: Tensor, one: f32) -> NodeResult<Tensor> {
-    let squared = f::square(g, x)?;
-    let inner = plus(g, squared, one)?;
-    let root = f::sqrt(g, inner)?;
-    let sum = add(g, x, root)?;
-    Ok(f::ln(g, sum)?)
+/// `ln(1 + near)`, and for large `x`, whose square may overflow, `ln(x) + ln 2`.
+fn area(g: &mut Graph, x: Tensor, near: Tensor) -> NodeResult<Tensor> {
+    let near = f::ln_1p(g, near)?;
+    let far = f::ln(g, x)?;
+    let far = plus(g, far, std::f32::consts::LN_2)?;
+    let bound = g.constant(1e4);
+    let large = f::less(g, bound, x)?;
+    Ok(g.select(large, far, near)?)
 }
 
-/// `(e^x - e^-x) / 2` if `odd`, else `(e^x + e^-x) / 2`.
+/// `(e^x - e^-x) / 2` if `odd`, else `(e^x + e^-x) / 2`. Squares of `e^(x/2)` overflow no earlier
+/// than the result; near 0, the odd function is a Taylor polynomial.
 fn hyperbolic(g: &mut Graph, x: Tensor, odd: bool) -> NodeResult<Tensor> {
-    let negative = f::neg(g, x)?;
-    let (up, down) = (f::exp(g, x)?, f::exp(g, negative)?);
-    let both = if odd { sub(g, up, down)? } else { add(g, up, down)? };
-    Ok(times(g, both, 0.5)?)
+    let half = |g: &mut Graph, by: f32| -> NodeResult<Tensor> {
+        let angle = times(g, x, by)?;
+        let root = f::exp(g, angle)?;
+        let halved = times(g, root, 0.5)?;
+        Ok(mul(g, halved, root)?)
+    };
+    let (up, down) = (half(g, 0.5)?, half(g, -0.5)?);
+    if !odd {
+        return Ok(add(g, up, down)?);
+    }
+    let far = sub(g, up, down)?;
+    let square = f::square(g, x)?;
+    let mut series = g.constant(1.0);
+    for k in [72.0, 42.0, 20.0, 6.0] {
+        let scaled = times(g, square, 1.0 / k)?;
+        series = mul(g, series, scaled)?;
+        series = plus(g, series, 1.0)?;
+    }
+    let (near, size, bound) = (mul(g, x, series)?, f::abs(g, x)?, g.constant(1.0));
+    let small = f::less(g, size, bound)?;
+    Ok(g.select(small, near, far)?)
 }
 
-/// `atan(x / sqrt(1 - x^2))`
+/// `atan(x / sqrt((1 - x) (1 + x)))`
 fn arcsine(g: &mut Graph, x: Tensor) -> NodeResult<Tensor> {
-    let squared = f::square(g, x)?;
-    let negative = f::neg(g, squared)?;
-    let inner = plus(g, negative, 1.0)?;
+    let (negative, above) = (f::neg(g, x)?, plus(g, x, 1.0)?);
+    let below = plus(g, negative, 1.0)?;
+    let inner = mul(g, below, above)?;
     let root = f::sqrt(g, inner)?;
-    let ratio = div(g, x, root)?;
+    let ratio = quotient(g, x, root)?;
     arctangent(g, ratio)
 }
 
@@ -267,24 +300,19 @@ fn unary_truth(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = im.float(node.input(0)?)?;
     let g = &mut im.g;
     let made = if node.op() == "IsNaN" {
-        // A NaN does not compare with itself.
-        let own = f::less_equal(g, x, x)?;
+        // A NaN does not equal itself.
+        let own = f::equal(g, x, x)?;
         f::not_of(g, own)?
     } else {
-        let (up, down) =
-            (node.integer("detect_positive", 1) != 0, node.integer("detect_negative", 1) != 0);
-        let most = g.constant(f32::MAX);
-        let least = g.constant(f32::MIN);
-        // A value is infinite if it equals itself and exceeds the finite range; a NaN fails every
-        // comparison.
-        let own = f::less_equal(g, x, x)?;
-        let (fits, reaches) = (f::less_equal(g, x, most)?, f::less_equal(g, least, x)?);
-        let (above, below) = (f::not_of(g, fits)?, f::not_of(g, reaches)?);
-        let zero = times(g, own, 0.0)?;
-        let above = if up { above } else { zero };
-        let below = if down { below } else { zero };
-        let either = f::maximum(g, above, below)?;
-        mul(g, either, own)?
+        let mut made = g.constant(0.0);
+        for (name, end) in
+            [("detect_positive", f32::INFINITY), ("detect_negative", f32::NEG_INFINITY)]
+        {
+            let end = g.constant(if node.integer(name, 1) != 0 { end } else { f32::NAN });
+            let found = f::equal(g, x, end)?;
+            made = f::maximum(g, found, made)?;
+        }
+        made
     };
     Ok(device(Elem::Bool, made))
 }
@@ -315,7 +343,7 @@ fn operands(im: &mut Import, node: &Node<'_>) -> NodeResult<[Tensor; 2]> {
     // Integers may have a constant as the second operand only.
     let second = match b {
         Value::Known(known) if known.elem.is_integer() => match known.scalar() {
-            Some(value) if known.shape().len() <= im.g.shape(first).len() => {
+            Some(value) if known.shape().len() <= im.g.shape(first).len() && is_exact(value) => {
                 im.g.constant(value as f32)
             }
             _ => im.tensor(b)?,
@@ -325,32 +353,28 @@ fn operands(im: &mut Import, node: &Node<'_>) -> NodeResult<[Tensor; 2]> {
     Ok([first, second])
 }
 
+/// True if `f32` represents the integer.
+fn is_exact(value: f64) -> bool {
+    f64::from(value as f32) == value && value.abs() <= 2_147_483_520.0
+}
+
 fn binary(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     if node.opset < 7 {
         return Err("opsets before 7 are not supported: they broadcast differently".into());
     }
     let elem = elem(node)?;
     let [a, b] = operands(im, node)?;
-    let made = arithmetic(&mut im.g, node.op(), elem, a, b)?;
+    let made = arithmetic(&mut im.g, node.op(), a, b)?;
     let made = wrapped(&mut im.g, elem, made)?;
     Ok(device(elem, made))
 }
 
-fn arithmetic(g: &mut Graph, op: &str, elem: Elem, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
+fn arithmetic(g: &mut Graph, op: &str, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
     Ok(match op {
         "Add" => g.binary(Binary::Add, a, b)?,
         "Sub" => g.binary(Binary::Sub, a, b)?,
         "Mul" => g.binary(Binary::Mul, a, b)?,
-        "Div" if elem.is_integer() => {
-            // Subtracts the remainder first, so that rounding the quotient is exact.
-            let left = g.binary(Binary::Rem, a, b)?;
-            let whole = g.binary(Binary::Sub, a, left)?;
-            let (whole, b) = (g.cast(whole, DType::F32)?, g.cast(b, DType::F32)?);
-            let quotient = div(g, whole, b)?;
-            let quotient = f::round(g, quotient)?;
-            g.cast(quotient, DType::I32)?
-        }
-        "Div" => div(g, a, b)?,
+        "Div" => quotient(g, a, b)?,
         op => unreachable!("{op} is in the table of functions of two operands"),
     })
 }
@@ -379,10 +403,19 @@ fn many(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 }
 
 /// `min(a, b)`, also for integers.
-fn smaller(g: &mut Graph, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
-    let (a, b) = (opposite(g, a)?, opposite(g, b)?);
+pub(super) fn smaller(g: &mut Graph, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
+    let (a, b) = (reversed(g, a)?, reversed(g, b)?);
     let largest = g.binary(Binary::Max, a, b)?;
-    opposite(g, largest)
+    reversed(g, largest)
+}
+
+/// Numbers in reverse order: `-x`, or for integers `-1 - x`, which does not overflow.
+pub(super) fn reversed(g: &mut Graph, x: Tensor) -> NodeResult<Tensor> {
+    if g.dtype(x) == DType::F32 {
+        return Ok(f::neg(g, x)?);
+    }
+    let all = g.constant(-1.0);
+    Ok(g.binary(Binary::Xor, x, all)?)
 }
 
 /// `-x`, also for integers.
@@ -429,15 +462,13 @@ fn relu(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 
 fn prelu(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
-    let (x, slope) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
+    let (x, slope) = (im.tensor(node.input(0)?)?, im.tensor(node.input(1)?)?);
     let g = &mut im.g;
     let zero = g.constant(0.0);
     let below = f::less(g, x, zero)?;
     let scaled = mul(g, x, slope)?;
-    let mut made = g.select(below, scaled, x)?;
-    if elem.is_integer() {
-        made = g.cast(made, DType::I32)?;
-    }
+    let made = g.select(below, scaled, x)?;
+    let made = wrapped(g, elem, made)?;
     Ok(device(elem, made))
 }
 
@@ -445,7 +476,16 @@ fn clip(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let mut x = im.tensor(node.input(0)?)?;
     let of = |im: &mut Import, place: usize, name: &str| -> NodeResult<Option<Tensor>> {
-        match (node.optional(place), node.float_if(name)) {
+        // A bound that is NaN, or that no 32-bit integer reaches, has no effect.
+        let reached = |value: &&Value| match value {
+            Value::Known(known) => known.scalar().is_none_or(|bound| match elem.is_integer() {
+                true if place == 1 => bound > f64::from(i32::MIN),
+                true => bound < f64::from(i32::MAX),
+                false => !bound.is_nan(),
+            }),
+            Value::Device { .. } => true,
+        };
+        match (node.optional(place).filter(reached), node.float_if(name)) {
             (Some(value), _) => im.tensor(value).map(Some),
             (None, Some(value)) => Ok(Some(im.g.constant(value))),
             (None, None) => Ok(None),
@@ -466,68 +506,132 @@ fn remainder(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let [a, b] = operands(im, node)?;
     let g = &mut im.g;
     let left = g.binary(Binary::Rem, a, b)?;
-    let made = if like_c {
-        left
-    } else {
-        // Adds the divisor if the remainder is not zero and has the other sign.
-        let (l, d) = (g.cast(left, DType::F32)?, g.cast(b, DType::F32)?);
-        let zero = g.constant(0.0);
-        let (below, other) = (f::less(g, l, zero)?, f::less(g, d, zero)?);
-        let (same, nothing) = (f::equal(g, below, other)?, f::equal(g, l, zero)?);
-        let stays = f::maximum(g, same, nothing)?;
-        let moved = g.binary(Binary::Add, left, b)?;
-        g.select(stays, left, moved)?
-    };
-    Ok(device(elem, made))
+    if like_c {
+        return Ok(device(elem, left));
+    }
+    // Adds the divisor if the remainder is not zero and has the other sign.
+    let zero = g.constant(0.0);
+    let (below, above) = (f::less(g, left, zero)?, f::less_equal(g, left, zero)?);
+    let above = f::not_of(g, above)?;
+    let moved = g.binary(Binary::Add, left, b)?;
+    let shape = g.shape(left).to_vec();
+    let b = g.expand(b, &shape)?;
+    let (low, high) = (f::less_equal(g, b, zero)?, f::less(g, b, zero)?);
+    let low = f::not_of(g, low)?;
+    let (up, down) = (mul(g, below, low)?, mul(g, above, high)?);
+    let moves = f::maximum(g, up, down)?;
+    Ok(device(elem, g.select(moves, moved, left)?))
 }
 
 fn power(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
-    let x = im.float(node.input(0)?)?;
-    let exponent = node.input(1)?;
+    let (base, exponent) = (node.input(0)?, node.input(1)?);
     let uniform = match exponent {
-        Value::Known(known) => known
-            .uniform()
-            .filter(|_| known.shape().len() <= im.shape(node.input(0).unwrap_or(exponent)).len()),
+        Value::Known(known) => {
+            known.uniform().filter(|_| known.shape().len() <= im.shape(base).len())
+        }
         Value::Device { .. } => None,
     };
-    let made = match uniform {
-        Some(0.5) => f::sqrt(&mut im.g, x)?,
-        Some(power) if power == power.trunc() && (0.0..=64.0).contains(&power) => {
-            f::powi(&mut im.g, x, power as i32)?
-        }
+    let whole = uniform.filter(|power| *power == power.trunc() && power.abs() <= 64.0);
+    if elem.is_integer() {
+        let x = im.tensor(base)?;
+        let made = match whole {
+            Some(power) if power > 0.0 => f::powi(&mut im.g, x, power as i32)?,
+            _ if exponent.elem().is_integer() => {
+                let exponent = im.tensor(exponent)?;
+                integer_power(&mut im.g, x, exponent)?
+            }
+            _ => {
+                let (x, exponent) = (im.float(base)?, im.float(exponent)?);
+                let made = general_power(&mut im.g, x, exponent)?;
+                // Powers of integers are at least as large as a logarithm's error lets them seem.
+                let made = times(&mut im.g, made, 1.0 + 1e-6)?;
+                im.g.cast(made, DType::I32)?
+            }
+        };
+        let made = wrapped(&mut im.g, elem, made)?;
+        return Ok(device(elem, made));
+    }
+    let x = im.float(base)?;
+    let made = match (whole, uniform) {
+        (Some(power), _) => f::powi(&mut im.g, x, power as i32)?,
+        (None, Some(0.5)) => f::sqrt(&mut im.g, x)?,
         _ => {
             let exponent = im.float(exponent)?;
             general_power(&mut im.g, x, exponent)?
         }
     };
-    let made = if elem.is_integer() {
-        let whole = f::round(&mut im.g, made)?;
-        im.g.cast(whole, DType::I32)?
-    } else {
-        made
-    };
     Ok(device(elem, made))
 }
 
-/// `|x|^y`, negative if `x` is negative and `y` is odd.
+/// `x^y` of integers, exact as far as 32 bits represent it: squares for the bits of the exponent.
+/// Powers below 1 are 0.
+fn integer_power(g: &mut Graph, x: Tensor, y: Tensor) -> NodeResult<Tensor> {
+    let (zero, one, minus) = (g.constant(0.0), g.constant(1.0), g.constant(-1.0));
+    let shape = {
+        let sum = g.binary(Binary::Add, x, y)?;
+        g.shape(sum).to_vec()
+    };
+    let (x, y) = (g.expand(x, &shape)?, g.expand(y, &shape)?);
+    let ones = g.expand(one, &shape)?;
+    let ones = g.cast(ones, DType::I32)?;
+    let (mut made, mut square) = (ones, x);
+    for bit in 0..5u8 {
+        let place = g.constant(f32::from(bit));
+        let moved = g.binary(Binary::ShiftRight, y, place)?;
+        let set = g.binary(Binary::And, moved, one)?;
+        let set = g.cast(set, DType::F32)?;
+        let product = mul(g, made, square)?;
+        made = g.select(set, product, made)?;
+        square = mul(g, square, square)?;
+    }
+    // From the 32nd power on, and below the first, only 1 and -1 remain within 32 bits.
+    let (odd, past) = (g.binary(Binary::And, y, one)?, g.constant(31.0));
+    let odd = g.cast(odd, DType::F32)?;
+    let (below, small) = (f::less(g, y, zero)?, f::less_equal(g, y, past)?);
+    let large = f::not_of(g, small)?;
+    let outside = f::maximum(g, below, large)?;
+    let (is_one, is_minus) = (f::equal(g, x, one)?, f::equal(g, x, minus)?);
+    let nothing = g.binary(Binary::Sub, ones, ones)?;
+    let opposite = g.binary(Binary::Mul, ones, minus)?;
+    let turned = g.select(odd, opposite, ones)?;
+    let rest = g.select(is_minus, turned, nothing)?;
+    let rest = g.select(is_one, ones, rest)?;
+    Ok(g.select(outside, rest, made)?)
+}
+
+/// `x^y` as C's `pow` has it: 1 for `y = 0`, negative for a negative `x` and an odd `y`, NaN for a
+/// negative `x` and a fraction.
 fn general_power(g: &mut Graph, x: Tensor, y: Tensor) -> NodeResult<Tensor> {
+    let (zero, one, two) = (g.constant(0.0), g.constant(1.0), g.constant(2.0));
     let size = f::abs(g, x)?;
     let ln = f::ln(g, size)?;
+    // The square of half a power overflows no earlier than the power.
     let angle = mul(g, ln, y)?;
-    let size = f::exp(g, angle)?;
-    let (zero, one, two) = (g.constant(0.0), g.constant(1.0), g.constant(2.0));
-    let nothing = f::equal(g, y, zero)?;
-    let shape = g.shape(nothing).to_vec();
-    let one = g.expand(one, &shape)?;
-    let size = g.select(nothing, one, size)?;
-    let y_abs = f::abs(g, y)?;
-    let odd = g.binary(Binary::Rem, y_abs, two)?;
-    let below = f::less(g, x, zero)?;
-    let turn = mul(g, below, odd)?;
-    let factor = times(g, turn, -2.0)?;
-    let factor = plus(g, factor, 1.0)?;
-    Ok(mul(g, size, factor)?)
+    let half = times(g, angle, 0.5)?;
+    let root = f::exp(g, half)?;
+    let power = f::square(g, root)?;
+    let (unit, nothing) = (f::equal(g, size, one)?, f::equal(g, y, zero)?);
+    let power = g.select(unit, one, power)?;
+    // The inverse of -0 is below 0.
+    let inverse = f::recip(g, x)?;
+    let (below, behind) = (f::less(g, x, zero)?, f::less(g, inverse, zero)?);
+    let negative = f::maximum(g, below, behind)?;
+    let (left, floor) = (f::abs(g, y)?, f::floor(g, y)?);
+    let left = g.binary(Binary::Rem, left, two)?;
+    let (odd, whole) = (f::equal(g, left, one)?, f::equal(g, y, floor)?);
+    let turns = mul(g, negative, odd)?;
+    let opposite = f::neg(g, power)?;
+    let power = g.select(turns, opposite, power)?;
+    let (infinite, nan) = (g.constant(f32::NEG_INFINITY), g.constant(f32::NAN));
+    let (finite, fraction) = (f::less(g, infinite, x)?, f::not_of(g, whole)?);
+    let bad = mul(g, below, finite)?;
+    let bad = mul(g, bad, fraction)?;
+    let power = g.select(bad, nan, power)?;
+    // 1 to any power is 1, also to that of NaN.
+    let first = f::equal(g, x, one)?;
+    let certain = f::maximum(g, first, nothing)?;
+    Ok(g.select(certain, one, power)?)
 }
 
 fn compare(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
@@ -606,7 +710,24 @@ fn shifted(g: &mut Graph, op: Binary, a: Tensor, b: Tensor) -> NodeResult<Tensor
 fn choose(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(1)?.elem();
     let condition = im.float(node.input(0)?)?;
-    let (a, b) = (im.tensor(node.input(1)?)?, im.tensor(node.input(2)?)?);
+    let (a, b) = (chosen(im, node.input(1)?)?, chosen(im, node.input(2)?)?);
     let made = im.g.select(condition, a, b)?;
     Ok(device(elem, made))
+}
+
+/// A value of `Where`. Networks mask with the ends of the 64-bit range, which stand for the ends of
+/// the device's integers.
+fn chosen(im: &mut Import, value: &Value) -> NodeResult<Tensor> {
+    if let Value::Known(known) = value
+        && matches!(known.elem, Elem::I64 | Elem::U64)
+        && let Some((least, greatest)) = known.elem.range()
+        && let Some(end) = known.uniform().filter(|end| *end == least || *end == greatest)
+    {
+        let end = end.clamp(f64::from(i32::MIN), f64::from(i32::MAX));
+        let values = vec![end; known.values.len()];
+        if let Some(known) = Known::new(Elem::I32, known.shape(), values) {
+            return im.tensor(&Value::Known(known));
+        }
+    }
+    im.tensor(value)
 }

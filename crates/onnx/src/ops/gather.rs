@@ -1,4 +1,4 @@
-//! Indexing operators: gather, scatter, cumulative sums and products, top-k, one-hot.
+//! Indexing operators: gather, cumulative sums and products, top-k, one-hot.
 
 use nn::conv::pad_with;
 use nn::functions::{self as f, mul, sub};
@@ -23,9 +23,6 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("GatherND", gather_nd),
     ("OneHot", one_hot),
     ("ReverseSequence", reverse_sequence),
-    ("Scatter", scatter_elements),
-    ("ScatterElements", scatter_elements),
-    ("ScatterND", scatter_nd),
     ("TensorScatter", tensor_scatter),
     ("TopK", top_k),
 ];
@@ -82,7 +79,12 @@ fn coordinate(im: &mut Import, shape: &[usize], at: usize, stride: usize) -> Nod
 
 /// Flat indices into a tensor of shape `have`, one per element of `of`: its own coordinates, with
 /// the one along axis `at` replaced by the index.
-fn flat_indices(im: &mut Import, have: &[usize], of: &Value, at: usize) -> NodeResult<Tensor> {
+pub(super) fn flat_indices(
+    im: &mut Import,
+    have: &[usize],
+    of: &Value,
+    at: usize,
+) -> NodeResult<Tensor> {
     let shape = im.shape(of);
     let strides = row_major(have);
     let places = indices(im, of, have[at])?;
@@ -110,7 +112,7 @@ fn gather_elements(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 }
 
 /// Flat row indices `[M]` of index tuples `[.., K]` into axes with extents `have`.
-fn flat_rows(im: &mut Import, of: &Value, have: &[usize]) -> NodeResult<Tensor> {
+pub(super) fn flat_rows(im: &mut Import, of: &Value, have: &[usize]) -> NodeResult<Tensor> {
     let shape = im.shape(of);
     let (&width, lead) =
         shape.split_last().ok_or_else(|| invalid("the indices have no axes".into()))?;
@@ -168,65 +170,6 @@ fn gather_nd(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let flat = im.g.reshape(x, &[&[rows], rest].concat())?;
     let made = im.g.gather(flat, &[flat_indices])?;
     Ok(device(elem, im.g.reshape(made, &[lead, rest].concat())?))
-}
-
-/// Overwrites rows `flat_indices` of `x [rows, rest..]` with `values [M, rest..]`, or adds to them.
-fn scatter(
-    im: &mut Import,
-    node: &Node<'_>,
-    x: Tensor,
-    flat_indices: Tensor,
-    values: Tensor,
-) -> NodeResult<Tensor> {
-    let g = &mut im.g;
-    let (rows, dtype) = (g.shape(x)[0], g.dtype(x));
-    let (x, values) = (g.cast(x, DType::F32)?, g.cast(values, DType::F32)?);
-    let sums = g.scatter_add(&[rows], &[flat_indices], values)?;
-    let made = match &*node.text("reduction", "none")? {
-        "add" => f::add(g, x, sums)?,
-        "none" => {
-            let (one, shape) = (g.constant(1.0), g.shape(values).to_vec());
-            let ones = g.expand(one, &shape)?;
-            let counts = g.scatter_add(&[rows], &[flat_indices], ones)?;
-            // For a row that is named twice, ONNX allows either value; the mean is exact if they
-            // are equal.
-            let shares = f::maximum(g, counts, one)?;
-            let values = f::div(g, sums, shares)?;
-            g.select(counts, values, x)?
-        }
-        other => return Err(invalid(format!("reduction {other} is not supported"))),
-    };
-    Ok(g.cast(made, dtype)?)
-}
-
-fn scatter_elements(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    let x = node.input(0)?;
-    let (elem, have) = (x.elem(), im.shape(x));
-    let at = axis(node.integer("axis", 0), have.len())?;
-    let flat_indices = flat_indices(im, &have, node.input(1)?, at)?;
-    let count = im.g.shape(flat_indices)[0];
-    let (x, values) = (im.tensor(x)?, im.tensor(node.input(2)?)?);
-    let x = im.g.reshape(x, &[have.iter().product()])?;
-    let values = im.g.reshape(values, &[count])?;
-    let made = scatter(im, node, x, flat_indices, values)?;
-    Ok(device(elem, im.g.reshape(made, &have)?))
-}
-
-fn scatter_nd(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    let (x, of) = (node.input(0)?, node.input(1)?);
-    let (elem, have, shape) = (x.elem(), im.shape(x), im.shape(of));
-    let width = shape.last().copied().unwrap_or(0);
-    let Some(rest) = have.get(width..).filter(|_| width > 0) else {
-        return Err(invalid(format!("tuples of {width} indices do not fit {have:?}")));
-    };
-    let flat_indices = flat_rows(im, of, &have[..width])?;
-    let count = im.g.shape(flat_indices)[0];
-    let (x, values) = (im.tensor(x)?, im.tensor(node.input(2)?)?);
-    let rows = have[..width].iter().product();
-    let x = im.g.reshape(x, &[&[rows], rest].concat())?;
-    let values = im.g.reshape(values, &[&[count], rest].concat())?;
-    let made = scatter(im, node, x, flat_indices, values)?;
-    Ok(device(elem, im.g.reshape(made, &have)?))
 }
 
 fn arg(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
@@ -300,16 +243,15 @@ fn cumsum(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, (own, at)) = (node.input(0)?.elem(), cumulative_input(im, node)?);
     let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
     let g = &mut im.g;
+    let own = if elem.is_integer() { g.cast(own, DType::I32)? } else { own };
     let mut made = s::cumsum(g, own, at)?;
     if exclusive {
-        made = sub(g, made, own)?;
+        let length = g.shape(made)[at];
+        made = g.slice(made, at, 0, length - length.min(1))?;
+        made = g.pad(made, at, length.min(1), 0)?;
     }
     if reverse {
         made = s::flip(g, made, at)?;
-    }
-    if elem.is_integer() {
-        made = f::round(g, made)?;
-        made = g.cast(made, DType::I32)?;
     }
     Ok(device(elem, made))
 }

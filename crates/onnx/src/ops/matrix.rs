@@ -5,6 +5,9 @@ use nn::shape::transpose;
 use plan::DType;
 use plan::graph::Tensor;
 
+use super::bytes::{
+    Centred, byte_product, centred, dequantised, integer_bias, product_of_parts, scaled,
+};
 use super::quantise::requantised;
 use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
@@ -19,10 +22,16 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("QLinearMatMul", matmul_quantised),
 ];
 
-fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
-    let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let (alpha, beta) = (node.float("alpha", 1.0), node.float("beta", 1.0));
+    if [alpha, beta] == [1.0, 1.0]
+        && !node.flag("transA")
+        && let Some(made) = quantised_gemm(im, node)?
+    {
+        return Ok(device(elem, made));
+    }
+    let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let g = &mut im.g;
     let a = if node.flag("transA") { transpose(g, a, 0, 1)? } else { a };
     let b = if node.flag("transB") { b } else { transpose(g, b, 0, 1)? };
@@ -39,9 +48,33 @@ fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     Ok(device(elem, made))
 }
 
+/// A product of dequantised matrices plus a bias, computed on the integers.
+fn quantised_gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Option<Tensor>> {
+    let rows = node.flag("transB");
+    let operands = [node.input(0)?, node.input(1)?];
+    let [axis, behind] = if rows { [0, 1] } else { [1, 0] };
+    let Some((a, b, scale)) = dequantised(im, operands, axis, behind)? else { return Ok(None) };
+    let sums = if rows {
+        let &[outputs, depth] = im.g.shape(b.tensor) else { return Ok(None) };
+        let columns = transpose(&mut im.g, b.tensor, 0, 1)?;
+        product_of_parts(im, [a.tensor, columns], b.exact_rows(outputs, depth))?
+    } else {
+        byte_product(im, &a, &b)?
+    };
+    let Some(bias) = node.optional(2) else { return scaled(im, sums, None, scale, 0).map(Some) };
+    let line = im.shape(bias).len() < 2;
+    match integer_bias(im, bias)? {
+        Some(bias) if line => scaled(im, sums, Some(bias), scale, 0).map(Some),
+        _ => {
+            let (made, bias) = (scaled(im, sums, None, scale, 0)?, im.float(bias)?);
+            Ok(Some(add(&mut im.g, made, bias)?))
+        }
+    }
+}
+
 /// `a` times `b` like NumPy's `matmul`: vectors are treated as rows and columns, and lose that axis
 /// again.
-pub(super) fn product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
+pub(in crate::ops) fn product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
     let g = &mut im.g;
     let (of_a, of_b) = (g.shape(a).to_vec(), g.shape(b).to_vec());
     if of_a.is_empty() || of_b.is_empty() {
@@ -62,26 +95,67 @@ pub(super) fn product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tenso
 
 fn matmul(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
-    let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
-    let made = product(im, a, b)?;
-    let made = if elem.is_integer() { im.g.cast(made, DType::I32)? } else { made };
-    Ok(device(elem, made))
+    if elem.is_integer() {
+        let (a, b) = (im.tensor(node.input(0)?)?, im.tensor(node.input(1)?)?);
+        return Ok(device(elem, integer_product(im, a, b)?));
+    }
+    let (a, b) = (node.input(0)?, node.input(1)?);
+    if let Some(rank @ 2..) = Some(im.shape(b).len())
+        && let Some((a, b, scale)) = dequantised(im, [a, b], rank - 1, 0)?
+    {
+        let sums = byte_product(im, &a, &b)?;
+        return Ok(device(elem, scaled(im, sums, None, scale, 0)?));
+    }
+    let (a, b) = (im.float(a)?, im.float(b)?);
+    Ok(device(elem, product(im, a, b)?))
+}
+
+/// The product of integer matrices of any size, exact as far as 32 bits represent the sums.
+fn integer_product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
+    let g = &mut im.g;
+    let (rank_a, rank_b) = (g.shape(a).len(), g.shape(b).len());
+    if rank_a == 0 || rank_b == 0 {
+        return Err("a matrix product needs at least one axis".into());
+    }
+    // a [.., M, K, 1] times b [.., 1, K, N], summed over K.
+    let a = if rank_a == 1 { nn::shape::unsqueeze(g, a, 0)? } else { a };
+    let b = if rank_b == 1 { nn::shape::unsqueeze(g, b, 1)? } else { b };
+    let (last_a, last_b) = (g.shape(a).len(), g.shape(b).len());
+    let a = nn::shape::unsqueeze(g, a, last_a)?;
+    let b = nn::shape::unsqueeze(g, b, last_b - 2)?;
+    let products = f::mul(g, a, b)?;
+    let rank = g.shape(products).len();
+    let made = f::sum(g, products, &[rank - 2])?;
+    let mut shape = g.shape(made).to_vec();
+    shape.remove(rank - 2);
+    if rank_b == 1 {
+        shape.pop();
+    }
+    if rank_a == 1 {
+        shape.remove(rank - 3);
+    }
+    Ok(g.reshape(made, &shape)?)
 }
 
 /// A byte input minus its zero point (input `zero`): a scalar, or one value per entry of an axis
 /// that has `behind` axes after it.
-pub(super) fn minus_zero_point(
+pub(in crate::ops) fn minus_zero_point(
+    im: &mut Import,
+    node: &Node<'_>,
+    places: [usize; 2],
+    behind: usize,
+) -> NodeResult<Tensor> {
+    Ok(byte_operand(im, node, places, behind)?.tensor)
+}
+
+/// The same, with its values, if they are known.
+pub(super) fn byte_operand(
     im: &mut Import,
     node: &Node<'_>,
     [place, zero]: [usize; 2],
     behind: usize,
-) -> NodeResult<Tensor> {
-    let x = im.float(node.input(place)?)?;
-    if node.optional(zero).is_none() {
-        return Ok(x);
-    }
-    let zero = along(im, node, zero, behind)?;
-    Ok(f::sub(&mut im.g, x, zero)?)
+) -> NodeResult<Centred> {
+    centred(im, node.input(place)?, node.optional(zero), behind)
 }
 
 /// An input that is a scalar, or has one value per entry of an axis with `behind` axes after it,
@@ -105,18 +179,17 @@ pub(super) fn along(
     }
 }
 
-/// The sums are exact in `f32` up to 2^24.
 fn matmul_integer(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    let (a, b) = (minus_zero_point(im, node, [0, 2], 1)?, minus_zero_point(im, node, [1, 3], 0)?);
-    let made = product(im, a, b)?;
-    let made = im.g.cast(made, DType::I32)?;
-    Ok(device(Elem::I32, made))
+    let (a, b) = (byte_operand(im, node, [0, 2], 1)?, byte_operand(im, node, [1, 3], 0)?);
+    let made = byte_product(im, &a, &b)?;
+    Ok(device(Elem::I32, im.g.cast(made, DType::I32)?))
 }
 
 /// The same for scaled bytes, with a requantised result.
 fn matmul_quantised(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    let (a, b) = (minus_zero_point(im, node, [0, 2], 1)?, minus_zero_point(im, node, [3, 5], 0)?);
-    let made = product(im, a, b)?;
+    let (a, b) = (byte_operand(im, node, [0, 2], 1)?, byte_operand(im, node, [3, 5], 0)?);
+    let made = byte_product(im, &a, &b)?;
+    let made = im.g.cast(made, DType::F32)?;
     let scales = [along(im, node, 1, 1)?, along(im, node, 4, 0)?];
     requantised(im, node, made, scales)
 }
@@ -157,53 +230,110 @@ fn einsum(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     if terms.len() != node.inputs.len() {
         return Err(invalid(format!("{equation} does not fit {} operands", node.inputs.len())));
     }
-    let mut made: Option<(Tensor, Vec<char>)> = None;
-    let mut all = Vec::new();
+    let (mut operands, mut all) = (Vec::new(), Vec::new());
     for (place, term) in terms.iter().enumerate() {
         let x = im.float(node.input(place)?)?;
         let own = letters(term, im.g.shape(x).len())?;
         all.extend(own.iter().copied());
-        let (x, own) = diagonal(im, x, own)?;
-        made = Some(match made {
-            Some((y, before)) => outer(im, (y, before), (x, own))?,
-            None => (x, own),
-        });
+        operands.push(diagonal(im, x, own)?);
     }
-    let Some((mut x, have)) = made else { return Err("no operands".into()) };
-    let want: Vec<char> = match right {
-        Some(right) => {
-            let dots = all.iter().filter(|c| c.is_ascii_digit());
-            let dots =
-                dots.map(|c| c.to_digit(10).map_or(0, |d| d as usize + 1)).max().unwrap_or(0);
-            letters(
-                right,
-                right.chars().filter(|c| *c != '.').count()
-                    + if right.contains("...") { dots } else { 0 },
-            )?
-        }
-        None => {
-            let mut once: Vec<char> = all
-                .iter()
-                .copied()
-                .filter(|c| c.is_ascii_digit() || all.iter().filter(|d| *d == c).count() == 1)
-                .collect();
-            // Digits first, in descending order, then letters in alphabetical order.
-            once.sort_by_key(|c| c.to_digit(10).map_or((1, *c as u32), |d| (0, 9 - d)));
-            once.dedup();
-            once
-        }
-    };
-    let sums: Vec<usize> = (0..have.len()).filter(|i| !want.contains(&have[*i])).collect();
-    x = f::sum(&mut im.g, x, &sums)?;
-    let kept: Vec<char> = have.iter().copied().filter(|c| want.contains(c)).collect();
-    let shape: Vec<usize> =
-        (0..have.len()).filter(|i| !sums.contains(i)).map(|i| im.g.shape(x)[i]).collect();
-    x = im.g.reshape(x, &shape)?;
-    let order = want.iter().map(|c| kept.iter().position(|k| k == c)).collect::<Option<Vec<_>>>();
+    let want = results(right, &all)?;
+    let mut operands = operands.into_iter();
+    let Some(mut made) = operands.next() else { return Err("no operands".into()) };
+    while let Some(next) = operands.next() {
+        let later = |c: &char| {
+            want.contains(c) || operands.as_slice().iter().any(|(_, own)| own.contains(c))
+        };
+        made = contracted(im, made, next, later)?;
+    }
+    let (x, have) = summed(im, made, |c| want.contains(c))?;
+    let order = want.iter().map(|c| have.iter().position(|k| k == c)).collect::<Option<Vec<_>>>();
     let order =
         order.ok_or_else(|| invalid(format!("{equation}: an output letter is in no operand")))?;
-    let made = im.g.permute(x, &order)?;
+    let mut made = im.g.permute(x, &order)?;
+    if elem.is_integer() {
+        made = im.g.cast(made, DType::I32)?;
+    }
     Ok(device(elem, made))
+}
+
+/// Letters of the result; without a right side, the axes of an ellipsis and the letters that occur
+/// once.
+fn results(right: Option<&str>, all: &[char]) -> NodeResult<Vec<char>> {
+    let Some(right) = right else {
+        let once = |c: &&char| c.is_ascii_digit() || all.iter().filter(|d| d == c).count() == 1;
+        let mut once: Vec<char> = all.iter().filter(once).copied().collect();
+        // Digits first, in descending order, then letters in alphabetical order.
+        once.sort_by_key(|c| c.to_digit(10).map_or((1, *c as u32), |d| (0, 9 - d)));
+        once.dedup();
+        return Ok(once);
+    };
+    let dots = all.iter().filter_map(|c| c.to_digit(10)).map(|d| d as usize + 1).max();
+    let dots = dots.filter(|_| right.contains("...")).unwrap_or(0);
+    letters(right, right.chars().filter(|c| *c != '.').count() + dots)
+}
+
+/// An operand without the axes that nothing needs any more, which are summed.
+fn summed(
+    im: &mut Import,
+    (x, own): (Tensor, Vec<char>),
+    needed: impl Fn(&char) -> bool,
+) -> NodeResult<(Tensor, Vec<char>)> {
+    let sums: Vec<usize> = (0..own.len()).filter(|i| !needed(&own[*i])).collect();
+    if sums.is_empty() {
+        return Ok((x, own));
+    }
+    let x = f::sum(&mut im.g, x, &sums)?;
+    let kept: Vec<usize> = (0..own.len()).filter(|i| !sums.contains(i)).collect();
+    let shape: Vec<usize> = kept.iter().map(|i| im.g.shape(x)[*i]).collect();
+    let x = im.g.reshape(x, &shape)?;
+    Ok((x, kept.into_iter().map(|i| own[i]).collect()))
+}
+
+/// The product of two operands, summed over the axes that only they have: a matrix product if there
+/// are any.
+fn contracted(
+    im: &mut Import,
+    a: (Tensor, Vec<char>),
+    b: (Tensor, Vec<char>),
+    later: impl Fn(&char) -> bool,
+) -> NodeResult<(Tensor, Vec<char>)> {
+    let (of_a, of_b) = (a.1.clone(), b.1.clone());
+    let a = summed(im, a, |c| later(c) || of_b.contains(c))?;
+    let b = summed(im, b, |c| later(c) || of_a.contains(c))?;
+    let both: Vec<char> = a.1.iter().copied().filter(|c| b.1.contains(c)).collect();
+    let (batch, inner): (Vec<char>, Vec<char>) = both.into_iter().partition(|c| later(c));
+    let alone = |own: &[char], other: &[char]| -> Vec<char> {
+        own.iter().copied().filter(|c| !other.contains(c)).collect()
+    };
+    let (rows, columns) = (alone(&a.1, &b.1), alone(&b.1, &a.1));
+    if inner.is_empty() || (rows.is_empty() && columns.is_empty()) {
+        let whole = outer(im, a, b)?;
+        return summed(im, whole, later);
+    }
+    let extent = |im: &Import, c: char| {
+        let of = |(x, own): &(Tensor, Vec<char>)| {
+            own.iter().position(|o| *o == c).map_or(1, |at| im.g.shape(*x)[at])
+        };
+        of(&a).max(of(&b))
+    };
+    let extents = |im: &Import, of: &[char]| of.iter().map(|c| extent(im, *c)).collect::<Vec<_>>();
+    let (batches, depth) = (extents(im, &batch), extents(im, &inner));
+    let matrix = |im: &mut Import, (x, own): &(Tensor, Vec<char>), side: &[char]| {
+        let axes = [&batch[..], side, &inner].concat();
+        let order: Vec<usize> =
+            axes.iter().filter_map(|c| own.iter().position(|o| o == c)).collect();
+        let (x, whole) = (im.g.permute(*x, &order)?, extents(im, &axes));
+        let x = im.g.expand(x, &whole)?;
+        let count = extents(im, side).iter().product::<usize>();
+        let shape = [&batches[..], &[count, depth.iter().product()]].concat();
+        NodeResult::Ok(im.g.reshape(x, &shape)?)
+    };
+    let (left, right) = (matrix(im, &a, &rows)?, matrix(im, &b, &columns)?);
+    let made = im.g.matmul(left, right)?;
+    let axes = [&batch[..], &rows, &columns].concat();
+    let shape = extents(im, &axes);
+    Ok((im.g.reshape(made, &shape)?, axes))
 }
 
 /// A repeated letter is one axis, the diagonal of both.

@@ -17,6 +17,8 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("LpNormalization", lp_norm),
     ("MeanVarianceNormalization", mean_variance),
     ("RMSNormalization", root_mean),
+    // onnxruntime's operator, in ONNX's domain.
+    ("SimplifiedLayerNormalization", root_mean),
 ];
 
 fn batch(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
@@ -103,7 +105,7 @@ fn layer(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     Ok([made, mean, scale].map(|tensor| Value::Device { elem, tensor }).into())
 }
 
-fn root_mean(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn root_mean(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     node.ignore(&["stash_type"]);
     let elem = node.input(0)?.elem();
     let have = im.shape(node.input(0)?);

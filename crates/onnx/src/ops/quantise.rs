@@ -1,9 +1,10 @@
 //! Quantisation operators, with one scale per tensor, per axis or per block.
 
-use nn::functions::{self as f, add, mul, sub};
+use nn::functions::{self as f, add, mul, quotient, sub};
 use plan::DType;
 use plan::graph::{Graph, Tensor};
 
+use super::bytes::Dequantised;
 use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
 use crate::import::{Import, Value, device};
@@ -44,7 +45,7 @@ fn parameter(im: &mut Import, node: &Node<'_>, place: usize, have: &[usize]) -> 
     Ok(im.g.slice(of, at, 0, have[at])?)
 }
 
-fn dequantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn dequantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let have = im.shape(x);
     let elem = node.input(1)?.elem();
@@ -60,10 +61,15 @@ fn dequantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     };
     let made = mul(&mut im.g, moved, scale)?;
     let tensor = im.g.reshape(made, &have)?;
+    if node.integer("block_size", 0) == 0 {
+        let (x, zero) = (node.input(0)?.clone(), node.optional(2).cloned());
+        let axis = axis(node.integer("axis", 1), have.len()).unwrap_or(0);
+        im.remember(tensor, Dequantised { x, zero, scale: node.input(1)?.clone(), axis });
+    }
     Ok(device(elem, tensor))
 }
 
-fn quantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn quantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let have = im.shape(node.input(0)?);
     node.ignore(&["saturate", "precision"]);
     let named = i32::try_from(node.integer("output_dtype", 0)).ok().and_then(Elem::of);
@@ -121,28 +127,6 @@ pub(super) fn requantised(
     Ok(device(elem, tensor))
 }
 
-/// `a / b`, correctly rounded, since half a step decides the quantised value. The error of the
-/// product with the inverse is computed exactly, with both factors split into 12-bit halves
-/// (Dekker, "A floating-point technique for extending the available precision", 1971).
-fn quotient(g: &mut Graph, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
-    let halves = |g: &mut Graph, x: Tensor| -> NodeResult<[Tensor; 2]> {
-        let wide = f::times(g, x, 4097.0)?;
-        let rest = sub(g, wide, x)?;
-        let high = sub(g, wide, rest)?;
-        Ok([high, sub(g, x, high)?])
-    };
-    let inverse = f::recip(g, b)?;
-    let near = mul(g, a, inverse)?;
-    let ([n, m], [c, d]) = (halves(g, near)?, halves(g, b)?);
-    let mut left = a;
-    for (x, y) in [(n, c), (n, d), (m, c), (m, d)] {
-        let part = mul(g, x, y)?;
-        left = sub(g, left, part)?;
-    }
-    let off = mul(g, left, inverse)?;
-    Ok(add(g, near, off)?)
-}
-
 /// Dynamic quantisation to unsigned bytes, over the range of the values and 0.
 fn dynamic(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let have = im.shape(node.input(0)?);
@@ -153,7 +137,8 @@ fn dynamic(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (low, high) = (f::amin(g, x, &axes)?, f::amax(g, x, &axes)?);
     let (low, high) = (f::minimum(g, low, zero)?, f::maximum(g, high, zero)?);
     let range = sub(g, high, low)?;
-    let scale = f::times(g, range, 1.0 / 255.0)?;
+    let steps = g.constant(255.0);
+    let scale = quotient(g, range, steps)?;
     let point = quotient(g, low, scale)?;
     let point = f::neg(g, point)?;
     let point = f::round(g, point)?;

@@ -1,10 +1,10 @@
-//! Recurrent operators (GRU, LSTM, RNN), unrolled over the sequence. All sequences must have the
-//! full length.
+//! Recurrent operators (GRU, LSTM, RNN), unrolled over the sequence.
 
 use nn::functions::{self as f, add, mul, sub};
 use nn::shape::{concat, stack, transpose};
 use plan::graph::{Graph, Tensor};
 
+use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
 use crate::import::{Import, Value};
 use crate::node::{Node, Operator};
@@ -23,44 +23,58 @@ struct Cell<'a> {
     peepholes: Option<Tensor>,
     /// GRU only: true if the reset gate applies after the matrix product.
     reset_last: bool,
-    activations: Vec<String>,
+    activations: Vec<Activation>,
     width: usize,
     clip: Option<f32>,
+    /// Length of each sequence, `[N, 1]`; `None` if all have the full length.
+    lengths: Option<Tensor>,
+    /// True if the hidden state is rounded to bytes before each product.
+    rounded: bool,
+    /// LSTM only: true if the forget gate is what the input gate leaves of 1.
+    coupled: bool,
+}
+
+/// An activation function and its parameters.
+#[derive(Clone)]
+struct Activation {
+    name: String,
+    alpha: Option<f32>,
+    beta: Option<f32>,
 }
 
 fn recurrent(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    unrolled(im, node, node.op(), false)
+}
+
+/// Builds a recurrent operator; `rounded` for inputs and states that are rounded to bytes.
+pub(in crate::ops) fn unrolled(
+    im: &mut Import,
+    node: &Node<'_>,
+    op: &str,
+    rounded: bool,
+) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let by_batch = node.flag("layout");
     let width = usize::try_from(node.integer("hidden_size", 0)).unwrap_or(0);
     let direction = node.text("direction", "forward")?;
-    let op = node.op();
     let (gates, defaults): (usize, &[&str]) = match op {
         "LSTM" => (4, &["Sigmoid", "Tanh", "Tanh"]),
         "GRU" => (3, &["Sigmoid", "Tanh"]),
         _ => (1, &["Tanh"]),
     };
-    if node.flag("input_forget") {
-        return Err("input_forget is not supported".into());
-    }
+    let coupled = node.flag("input_forget");
     let clip = node.float_if("clip");
-    if node.floats("activation_alpha").is_some_and(|a| !a.is_empty())
-        || node.floats("activation_beta").is_some_and(|a| !a.is_empty())
-    {
-        return Err("activations with parameters are not supported".into());
-    }
     let mut x = im.float(node.input(0)?)?;
     if by_batch {
         x = transpose(&mut im.g, x, 0, 1)?;
     }
     let &[length, batch, _] = im.g.shape(x) else { return Err("[T, N, I] expected".into()) };
-    if let Some(lengths) = node.optional(4) {
-        let same = matches!(lengths, Value::Known(known) if known.integers().iter().all(|n| *n == length as i64));
-        if !same {
-            return Err("sequences of different lengths are not supported".into());
-        }
+    let lengths = lengths(im, node, [length, batch])?;
+    if rounded {
+        x = bytes(im, elem, x)?;
     }
     let directions = if direction == "bidirectional" { 2 } else { 1 };
-    let names = named_activations(node, directions * defaults.len(), defaults)?;
+    let all_activations = activations(node, directions * defaults.len(), defaults)?;
     let reset_last = node.flag("linear_before_reset");
     let mut outputs = Vec::new();
     let mut last = Vec::new();
@@ -83,9 +97,21 @@ fn recurrent(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
             None => None,
         };
         let peepholes = if op == "LSTM" { part(im, node, 7, d)? } else { None };
-        let activations = names[d * defaults.len()..][..defaults.len()].to_vec();
-        let cell =
-            Cell { op, input, hidden, biases, peepholes, reset_last, activations, width, clip };
+        let activations = all_activations[d * defaults.len()..][..defaults.len()].to_vec();
+        let cell = Cell {
+            op,
+            input,
+            hidden,
+            biases,
+            peepholes,
+            reset_last,
+            activations,
+            width,
+            clip,
+            lengths,
+            rounded,
+            coupled,
+        };
         let zero = im.g.constant(0.0);
         let start = im.g.expand(zero, &[batch, width])?;
         let first = |im: &mut Import, place: usize| -> NodeResult<Tensor> {
@@ -98,7 +124,7 @@ fn recurrent(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         let h = first(im, 5)?;
         let c = if op == "LSTM" { first(im, 6)? } else { start };
         let backward = direction == "reverse" || d == 1;
-        let (steps, [h, c]) = cell.run(&mut im.g, x, [h, c], backward)?;
+        let (steps, [h, c]) = cell.run(im, x, [h, c], backward)?;
         outputs.push(stack(&mut im.g, &steps, 0)?);
         last.push(h);
         cells.push(c);
@@ -120,26 +146,94 @@ fn recurrent(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     Ok(all.into_iter().map(|tensor| Value::Device { elem, tensor }).collect())
 }
 
-fn named_activations(node: &Node<'_>, count: usize, defaults: &[&str]) -> NodeResult<Vec<String>> {
-    match node.texts("activations")? {
-        Some(names) if names.len() == count => Ok(names),
-        Some(names) => Err(invalid(format!("{} activations, {count} expected", names.len()))),
-        None => Ok(defaults.iter().cycle().take(count).map(|&name| name.to_owned()).collect()),
+/// Lengths of the sequences as `[N, 1]`, unless all have the full length.
+fn lengths(
+    im: &mut Import,
+    node: &Node<'_>,
+    [length, batch]: [usize; 2],
+) -> NodeResult<Option<Tensor>> {
+    let Some(lengths) = node.optional(4) else { return Ok(None) };
+    if let Value::Known(known) = lengths {
+        let all = known.integers();
+        if all.iter().any(|n| !(0..=length as i64).contains(n)) {
+            return Err(invalid(format!("lengths {all:?} of sequences of at most {length} steps")));
+        }
+        if all.iter().all(|n| *n == length as i64) {
+            return Ok(None);
+        }
     }
+    let lengths = im.float(lengths)?;
+    Ok(Some(im.g.reshape(lengths, &[batch, 1])?))
 }
 
-fn activated(g: &mut Graph, name: &str, x: Tensor) -> NodeResult<Tensor> {
-    Ok(match name {
-        "Sigmoid" => f::sigmoid(g, x)?,
-        "Tanh" => f::tanh(g, x)?,
-        "Relu" => f::relu(g, x)?,
-        "Softsign" => {
+/// Values rounded to unsigned bytes over their range, as floats.
+fn bytes(im: &mut Import, elem: Elem, x: Tensor) -> NodeResult<Tensor> {
+    let value = Some(Value::Device { elem, tensor: x });
+    let made = im.outputs_of("DynamicQuantizeLinear", &[value], &[], 3)?;
+    let made: Vec<_> = made.into_iter().map(Some).collect();
+    let made = im.outputs_of("DequantizeLinear", &made, &[], 1)?;
+    im.float(&made[0])
+}
+
+fn activations(node: &Node<'_>, count: usize, defaults: &[&str]) -> NodeResult<Vec<Activation>> {
+    let names = match node.texts("activations")? {
+        Some(names) if names.len() == count => names,
+        Some(names) => {
+            return Err(invalid(format!("{} activations, {count} expected", names.len())));
+        }
+        None => defaults.iter().cycle().take(count).map(|&name| name.to_owned()).collect(),
+    };
+    // The lists have values only for the functions that have parameters.
+    let mut alphas = node.floats("activation_alpha").unwrap_or_default().into_iter();
+    let mut betas = node.floats("activation_beta").unwrap_or_default().into_iter();
+    let of = |name: String| {
+        let (first, second) = match &*name.to_lowercase() {
+            "leakyrelu" | "thresholdedrelu" | "elu" => (true, false),
+            "affine" | "scaledtanh" | "hardsigmoid" => (true, true),
+            _ => (false, false),
+        };
+        let alpha = first.then(|| alphas.next()).flatten();
+        let beta = second.then(|| betas.next()).flatten();
+        Activation { name, alpha, beta }
+    };
+    Ok(names.into_iter().map(of).collect())
+}
+
+fn activated(g: &mut Graph, activation: &Activation, x: Tensor) -> NodeResult<Tensor> {
+    let Activation { name, alpha, beta } = activation;
+    let of = |value: &Option<f32>, default: f32| value.unwrap_or(default);
+    Ok(match &*name.to_lowercase() {
+        "sigmoid" => f::sigmoid(g, x)?,
+        "tanh" => f::tanh(g, x)?,
+        "relu" => f::relu(g, x)?,
+        "softsign" => {
             let size = f::abs(g, x)?;
             let below = f::plus(g, size, 1.0)?;
             f::div(g, x, below)?
         }
-        "Softplus" => f::softplus(g, x)?,
-        other => return Err(invalid(format!("activation {other} is not supported"))),
+        "softplus" => f::softplus(g, x)?,
+        "leakyrelu" => f::leaky_relu(g, x, of(alpha, 0.01))?,
+        "elu" => f::elu(g, x, of(alpha, 1.0))?,
+        "thresholdedrelu" => {
+            let (bound, zero) = (g.constant(of(alpha, 1.0)), g.constant(0.0));
+            let open = f::less(g, bound, x)?;
+            g.select(open, x, zero)?
+        }
+        "affine" => {
+            let scaled = f::times(g, x, of(alpha, 1.0))?;
+            f::plus(g, scaled, of(beta, 0.0))?
+        }
+        "scaledtanh" => {
+            let scaled = f::times(g, x, of(beta, 1.0))?;
+            let bent = f::tanh(g, scaled)?;
+            f::times(g, bent, of(alpha, 1.0))?
+        }
+        "hardsigmoid" => {
+            let scaled = f::times(g, x, of(alpha, 0.2))?;
+            let moved = f::plus(g, scaled, of(beta, 0.5))?;
+            f::clamp(g, moved, 0.0, 1.0)?
+        }
+        _ => return Err(invalid(format!("activation {name} is not supported"))),
     })
 }
 
@@ -177,27 +271,45 @@ impl Cell<'_> {
     /// Runs the cell over `x [T, N, I]`: the hidden states in the order of `x`, and the last hidden and cell state.
     fn run(
         &self,
-        g: &mut Graph,
+        im: &mut Import,
         x: Tensor,
         [mut h, mut c]: [Tensor; 2],
         backward: bool,
     ) -> NodeResult<(Vec<Tensor>, [Tensor; 2])> {
-        let &[length, batch, inputs] = g.shape(x) else { return Err("[T, N, I] expected".into()) };
+        let &[length, batch, inputs] = im.g.shape(x) else {
+            return Err("[T, N, I] expected".into());
+        };
         let mut steps = vec![h; length];
         for i in 0..length {
             let t = if backward { length - 1 - i } else { i };
-            let own = g.slice(x, 0, t, 1)?;
-            let own = g.reshape(own, &[batch, inputs])?;
-            [h, c] = self.step(g, own, h, c)?;
-            steps[t] = h;
+            let own = im.g.slice(x, 0, t, 1)?;
+            let own = im.g.reshape(own, &[batch, inputs])?;
+            let seen = if self.rounded { bytes(im, Elem::F32, h)? } else { h };
+            let g = &mut im.g;
+            let [next, cell] = self.step(g, own, [h, seen], c)?;
+            let Some(lengths) = self.lengths else {
+                (h, c, steps[t]) = (next, cell, next);
+                continue;
+            };
+            // A sequence that has ended keeps its state, and its output is 0.
+            let (place, zero) = (g.constant(t as f32), g.constant(0.0));
+            let runs = f::less(g, place, lengths)?;
+            steps[t] = g.select(runs, next, zero)?;
+            (h, c) = (g.select(runs, next, h)?, g.select(runs, cell, c)?);
         }
         Ok((steps, [h, c]))
     }
 
-    /// The next hidden state and the next cell.
-    fn step(&self, g: &mut Graph, x: Tensor, h: Tensor, c: Tensor) -> NodeResult<[Tensor; 2]> {
+    /// The next hidden state and the next cell; the products read the hidden state as `seen`.
+    fn step(
+        &self,
+        g: &mut Graph,
+        x: Tensor,
+        [h, seen]: [Tensor; 2],
+        c: Tensor,
+    ) -> NodeResult<[Tensor; 2]> {
         let mut from_x = g.matmul(x, self.input)?;
-        let mut from_h = g.matmul(h, self.hidden)?;
+        let mut from_h = g.matmul(seen, self.hidden)?;
         if let Some([of_x, of_h]) = self.biases {
             from_x = add(g, from_x, of_x)?;
             from_h = add(g, from_h, of_h)?;
@@ -209,7 +321,11 @@ impl Cell<'_> {
                 let (i, o) = (self.gate(g, all, input)?, self.gate(g, all, output)?);
                 let (k, new) = (self.gate(g, all, forget)?, self.gate(g, all, cell)?);
                 let (i, k) = (self.peep(g, i, 0, c)?, self.peep(g, k, 2, c)?);
-                let (i, k) = (self.activate(g, 0, i)?, self.activate(g, 0, k)?);
+                let (i, mut k) = (self.activate(g, 0, i)?, self.activate(g, 0, k)?);
+                if self.coupled {
+                    let rest = f::neg(g, i)?;
+                    k = f::plus(g, rest, 1.0)?;
+                }
                 let new = self.activate(g, 1, new)?;
                 let (kept, taken) = (mul(g, k, c)?, mul(g, i, new)?);
                 let c = add(g, kept, taken)?;

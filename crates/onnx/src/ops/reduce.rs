@@ -1,9 +1,10 @@
 //! Reductions over axes, and softmax operators.
 
-use nn::functions::{self as f, mul, sub};
+use nn::functions::{self as f, mul};
 use plan::DType;
 use plan::graph::{Graph, Tensor};
 
+use super::elementwise::reversed;
 use super::shapes::{Reduced, flattened, reduction};
 use crate::array::Elem;
 use crate::error::NodeResult;
@@ -38,7 +39,13 @@ fn reduce(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         (0..have.len()).map(|i| if axes.contains(&i) { 1 } else { have[i] }).collect();
     let kept: Vec<usize> =
         (0..have.len()).filter(|i| keep || !axes.contains(i)).map(|i| shape[i]).collect();
-    let x = if empty { None } else { Some(im.float(input)?) };
+    let whole =
+        elem.is_integer() && !matches!(node.op(), "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp");
+    let x = match (empty, whole) {
+        (true, _) => None,
+        (false, true) => Some(im.tensor(input)?),
+        (false, false) => Some(im.float(input)?),
+    };
     let g = &mut im.g;
     let made = match x {
         None => {
@@ -55,6 +62,7 @@ fn reduce(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
             let value = g.constant(value);
             g.expand(value, &shape)?
         }
+        Some(x) if whole => reduced_integers(g, node.op(), x, &axes)?,
         Some(x) => reduced(g, node.op(), x, &axes)?,
     };
     let mut made = g.reshape(made, &kept)?;
@@ -70,23 +78,26 @@ fn reduced(g: &mut Graph, op: &str, x: Tensor, axes: &[usize]) -> NodeResult<Ten
             let size = f::abs(g, x)?;
             f::sum(g, size, axes)?
         }
-        "ReduceL2" | "ReduceSumSquare" => {
-            let squares = f::square(g, x)?;
+        "ReduceL2" => {
+            // Squares of values near 1 neither overflow nor vanish.
+            let size = f::abs(g, x)?;
+            let largest = f::amax(g, size, axes)?;
+            let largest = f::clamp(g, largest, f32::MIN_POSITIVE, f32::MAX)?;
+            let scaled = f::quotient(g, x, largest)?;
+            let squares = f::square(g, scaled)?;
             let sum = f::sum(g, squares, axes)?;
-            if op == "ReduceL2" { f::sqrt(g, sum)? } else { sum }
+            let root = f::sqrt(g, sum)?;
+            mul(g, root, largest)?
+        }
+        "ReduceSumSquare" => {
+            let squares = f::square(g, x)?;
+            f::sum(g, squares, axes)?
         }
         "ReduceLogSum" => {
             let sum = f::sum(g, x, axes)?;
             f::ln(g, sum)?
         }
-        "ReduceLogSumExp" => {
-            let largest = f::amax(g, x, axes)?;
-            let shifted = sub(g, x, largest)?;
-            let weights = f::exp(g, shifted)?;
-            let sum = f::sum(g, weights, axes)?;
-            let ln = f::ln(g, sum)?;
-            f::add(g, ln, largest)?
-        }
+        "ReduceLogSumExp" => f::log_sum_exp(g, x, axes)?,
         "ReduceMax" => f::amax(g, x, axes)?,
         "ReduceMean" => f::mean(g, x, axes)?,
         "ReduceMin" => f::amin(g, x, axes)?,
@@ -96,8 +107,34 @@ fn reduced(g: &mut Graph, op: &str, x: Tensor, axes: &[usize]) -> NodeResult<Ten
     })
 }
 
+/// The same for integers, without rounding.
+fn reduced_integers(g: &mut Graph, op: &str, x: Tensor, axes: &[usize]) -> NodeResult<Tensor> {
+    Ok(match op {
+        "ReduceL1" => {
+            let opposite = f::times(g, x, -1.0)?;
+            let size = f::maximum(g, x, opposite)?;
+            f::sum(g, size, axes)?
+        }
+        "ReduceMean" => {
+            let count: usize = axes.iter().map(|axis| g.shape(x)[*axis]).product();
+            let (sum, count) = (f::sum(g, x, axes)?, g.constant(count as f32));
+            f::quotient(g, sum, count)?
+        }
+        "ReduceMin" => {
+            let x = reversed(g, x)?;
+            let largest = f::amax(g, x, axes)?;
+            reversed(g, largest)?
+        }
+        "ReduceSumSquare" => {
+            let squares = f::square(g, x)?;
+            f::sum(g, squares, axes)?
+        }
+        op => reduced(g, op, x, axes)?,
+    })
+}
+
 /// Product over an axis, which stays with extent 1, by multiplying halves.
-fn product(g: &mut Graph, x: Tensor, axis: usize) -> NodeResult<Tensor> {
+pub(super) fn product(g: &mut Graph, x: Tensor, axis: usize) -> NodeResult<Tensor> {
     let (mut x, mut odd) = (x, None);
     loop {
         let extent = g.shape(x)[axis];

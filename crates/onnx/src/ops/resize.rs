@@ -17,6 +17,19 @@ struct Interpolation {
     nearest: String,
     cubic: f64,
     exclude_outside: bool,
+    antialias: bool,
+    /// Value outside the region of `tf_crop_and_resize`.
+    outside: f32,
+}
+
+/// Size, scale and region of an axis.
+#[derive(Clone, Copy)]
+struct Line {
+    size: usize,
+    have: usize,
+    scale: f64,
+    /// Start and end of the region as shares of the axis.
+    region: [f64; 2],
 }
 
 pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
@@ -35,11 +48,9 @@ pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>>
         nearest: node.text("nearest_mode", if old { "floor" } else { "round_prefer_floor" })?,
         cubic: f64::from(node.float("cubic_coeff_a", -0.75)),
         exclude_outside: node.flag("exclude_outside"),
+        antialias: node.flag("antialias"),
+        outside: node.float("extrapolation_value", 0.0),
     };
-    if node.flag("antialias") {
-        return Err("antialias is not supported".into());
-    }
-    node.ignore(&["extrapolation_value"]);
     let policy = node.text("keep_aspect_ratio_policy", "stretch")?;
     let axes = node.integers("axes").unwrap_or_else(|| (0..have.len() as i64).collect());
     let axes = axes.iter().map(|&a| axis(a, have.len())).collect::<NodeResult<Vec<usize>>>()?;
@@ -75,21 +86,40 @@ pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>>
         )));
     }
     crate::array::shape(&sizes.iter().map(|n| *n as i64).collect::<Vec<_>>())?;
+    let crops = interpolation.coordinates == "tf_crop_and_resize";
+    let region: Vec<f64> = match crops {
+        true => node.known(1, "the region")?.values.iter().copied().collect(),
+        false => Vec::new(),
+    };
+    if crops && region.len() != 2 * axes.len() {
+        return Err(invalid(format!("a region of {} ends does not fit", region.len())));
+    }
+    let line = |i: usize| Line {
+        size: sizes[i],
+        have: have[axes[i]],
+        scale: scales[i],
+        region: if crops { [region[i], region[axes.len() + i]] } else { [0.0, 1.0] },
+    };
     let mut x = im.float(x)?;
     let mut times = vec![1; have.len()];
     let mut whole = true;
-    for ((&a, &size), &scale) in axes.iter().zip(&sizes).zip(&scales) {
-        let repeats = interpolation.repeats(size, have[a], scale)?;
+    for (i, &a) in axes.iter().enumerate() {
+        let repeats = interpolation.repeats(line(i))?;
         whole &= repeats.is_some();
         times[a] = repeats.unwrap_or(1);
     }
     if whole {
         x = repeated(im, x, &times)?;
     } else {
-        for ((&a, &size), &scale) in axes.iter().zip(&sizes).zip(&scales) {
-            if size != have[a] || scale != 1.0 {
-                x = along(im, x, a, size, scale, &interpolation)?;
+        for (i, &a) in axes.iter().enumerate() {
+            let line = line(i);
+            if line.size != line.have || line.scale != 1.0 || crops {
+                x = along(im, x, a, line, &interpolation)?;
             }
+        }
+        if crops {
+            let lines: Vec<_> = axes.iter().enumerate().map(|(i, a)| (*a, line(i))).collect();
+            x = filled(im, x, &lines, &interpolation)?;
         }
     }
     if elem.is_integer() {
@@ -122,8 +152,9 @@ fn repeated(im: &mut Import, x: Tensor, times: &[usize]) -> NodeResult<Tensor> {
 
 impl Interpolation {
     /// Number of repeats of each element, if the axis is only repeated.
-    fn repeats(&self, size: usize, have: usize, scale: f64) -> NodeResult<Option<usize>> {
-        if size == have && scale == 1.0 {
+    fn repeats(&self, line: Line) -> NodeResult<Option<usize>> {
+        let Line { size, have, scale, .. } = line;
+        if size == have && scale == 1.0 && self.coordinates != "tf_crop_and_resize" {
             return Ok(Some(1));
         }
         if self.mode != "nearest" || have == 0 || !size.is_multiple_of(have) {
@@ -131,15 +162,16 @@ impl Interpolation {
         }
         let times = size / have;
         for i in 0..size {
-            if self.parts(self.position(i, size, have, scale)?, have)? != [(i / times, 1.0)] {
+            if self.parts(self.position(i, line)?, line)? != [(i / times, 1.0)] {
                 return Ok(None);
             }
         }
         Ok(Some(times))
     }
 
-    /// Position in the input axis (extent `have`) of output element `i` (extent `size`).
-    fn position(&self, i: usize, size: usize, have: usize, scale: f64) -> NodeResult<f64> {
+    /// Position in the input axis of output element `i`.
+    fn position(&self, i: usize, line: Line) -> NodeResult<f64> {
+        let Line { size, have, scale, region: [start, end] } = line;
         let (x, size, have) = (i as f64, size as f64, have as f64);
         Ok(match &*self.coordinates {
             "half_pixel" => (x + 0.5) / scale - 0.5,
@@ -153,13 +185,53 @@ impl Interpolation {
             "align_corners" if scale * have != 1.0 => x * (have - 1.0) / (scale * have - 1.0),
             "align_corners" => 0.0,
             "asymmetric" => x / scale,
+            "tf_crop_and_resize" if size > 1.0 => {
+                start * (have - 1.0) + x * (end - start) * (have - 1.0) / (size - 1.0)
+            }
+            "tf_crop_and_resize" => 0.5 * (start + end) * (have - 1.0),
             other => return Err(invalid(format!("{other} is not supported"))),
         })
     }
 
+    /// Share of an element at a distance, for cubic interpolation.
+    fn kernel(&self, t: f64) -> f64 {
+        let (a, t) = (self.cubic, t.abs());
+        match t {
+            _ if t < 1.0 => ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0,
+            _ if t < 2.0 => ((a * t - 5.0 * a) * t + 8.0 * a) * t - 4.0 * a,
+            _ => 0.0,
+        }
+    }
+
+    /// Source elements and weights of a position, over as many elements as become one.
+    fn smoothed(&self, position: f64, line: Line) -> Vec<(usize, f64)> {
+        let (scale, last) = (line.scale, line.have as f64 - 1.0);
+        let cubic = self.mode == "cubic";
+        let reach = (if cubic { 2.0 } else { 1.0 }) / scale;
+        let share = |at: f64| {
+            let t = (at - position) * scale;
+            if cubic { self.kernel(t) } else { (1.0 - t.abs()).max(0.0) }
+        };
+        let (first, end) = ((position - reach).floor() as i64, (position + reach).ceil() as i64);
+        let mut parts: Vec<(usize, f64)> = Vec::new();
+        for at in first..=end {
+            let at = at as f64;
+            if self.exclude_outside && !(0.0..=last).contains(&at) {
+                continue;
+            }
+            parts.push((at.clamp(0.0, last) as usize, share(at)));
+        }
+        let sum: f64 = parts.iter().map(|(_, share)| share).sum();
+        parts.iter_mut().for_each(|(_, share)| *share /= sum);
+        parts
+    }
+
     /// Source elements and weights of a position.
-    fn parts(&self, position: f64, have: usize) -> NodeResult<Vec<(usize, f64)>> {
-        let last = have as f64 - 1.0;
+    fn parts(&self, position: f64, line: Line) -> NodeResult<Vec<(usize, f64)>> {
+        if self.antialias && line.scale < 1.0 && self.mode != "nearest" {
+            return Ok(self.smoothed(position, line));
+        }
+        let last = line.have as f64 - 1.0;
         let clamp = |position: f64| position.clamp(0.0, last) as usize;
         let low = position.floor();
         let part = position - low;
@@ -176,12 +248,7 @@ impl Interpolation {
             }
             "linear" | "bilinear" => vec![(clamp(low), 1.0 - part), (clamp(low + 1.0), part)],
             "cubic" => {
-                let near = |t: f64| ((self.cubic + 2.0) * t - (self.cubic + 3.0)) * t * t + 1.0;
-                let far = |t: f64| {
-                    ((self.cubic * t - 5.0 * self.cubic) * t + 8.0 * self.cubic) * t
-                        - 4.0 * self.cubic
-                };
-                let mut shares = [far(part + 1.0), near(part), near(1.0 - part), far(2.0 - part)];
+                let mut shares = [part + 1.0, part, 1.0 - part, 2.0 - part].map(|t| self.kernel(t));
                 if self.exclude_outside {
                     for (i, share) in (-1i32..).zip(&mut shares) {
                         if !(0.0..=last).contains(&(low + f64::from(i))) {
@@ -198,33 +265,84 @@ impl Interpolation {
     }
 }
 
+/// Replaces the elements whose position is outside the image.
+fn filled(
+    im: &mut Import,
+    x: Tensor,
+    lines: &[(usize, Line)],
+    interpolation: &Interpolation,
+) -> NodeResult<Tensor> {
+    let mut x = x;
+    for &(a, line) in lines {
+        let mut inside = Vec::new();
+        for i in 0..line.size {
+            let position = interpolation.position(i, line)?;
+            let within = (0.0..=line.have as f64 - 1.0).contains(&position);
+            inside.push(f64::from(u8::from(within)));
+        }
+        if inside.iter().all(|one| *one == 1.0) {
+            continue;
+        }
+        let mut shape = vec![1; im.g.shape(x).len()];
+        shape[a] = line.size;
+        let inside = Known::new(Elem::F32, &shape, inside).map(Value::Known);
+        let inside = im.tensor(&inside.unwrap_or_else(|| unreachable!("one for each")))?;
+        let outside = im.g.constant(interpolation.outside);
+        x = im.g.select(inside, x, outside)?;
+    }
+    Ok(x)
+}
+
+/// Most source elements of an output element that are gathered one by one.
+const MOST_PARTS: usize = 4;
+
 fn along(
     im: &mut Import,
     x: Tensor,
     a: usize,
-    size: usize,
-    scale: f64,
+    line: Line,
     interpolation: &Interpolation,
 ) -> NodeResult<Tensor> {
-    let have = im.g.shape(x)[a];
+    let Line { size, have, .. } = line;
     let mut all = Vec::new();
     for i in 0..size {
-        all.push(interpolation.parts(interpolation.position(i, size, have, scale)?, have)?);
+        all.push(interpolation.parts(interpolation.position(i, line)?, line)?);
     }
-    let mut line = vec![1; im.g.shape(x).len()];
-    line[a] = size;
     let of = |values: Vec<f64>, elem: Elem, shape: &[usize]| {
         let known = Known::new(elem, shape, values);
         Value::Known(known.unwrap_or_else(|| unreachable!("one for each element")))
     };
+    let count = all.iter().map(Vec::len).max().unwrap_or(0);
+    if count > MOST_PARTS || all.iter().any(|parts| parts.len() != count) {
+        // A product with the matrix of all weights.
+        let cells = size.checked_mul(have).filter(|cells| *cells <= 1 << 26);
+        let cells = cells.ok_or_else(|| invalid(format!("{have} to {size} elements")))?;
+        let mut matrix = vec![0.0; cells];
+        for (i, parts) in all.iter().enumerate() {
+            for (at, share) in parts {
+                matrix[i * have + at] += share;
+            }
+        }
+        let matrix = im.tensor(&of(matrix, Elem::F32, &[size, have]))?;
+        let g = &mut im.g;
+        let last = g.shape(x).len() - 1;
+        let moved = s::transpose(g, x, a, last)?;
+        let shape = g.shape(moved).to_vec();
+        let rows = g.reshape(moved, &[shape[..last].iter().product(), have])?;
+        let made = g.matmul(rows, matrix)?;
+        let made = g.reshape(made, &[&shape[..last], &[size]].concat())?;
+        return Ok(s::transpose(g, made, a, last)?);
+    }
+    let mut shape = vec![1; im.g.shape(x).len()];
+    shape[a] = size;
     let mut sum = None;
-    for part in 0..all.first().map_or(0, Vec::len) {
+    for part in 0..count {
         let places = all.iter().map(|parts| parts[part].0 as f64).collect();
         let shares: Vec<f64> = all.iter().map(|parts| parts[part].1).collect();
         let places = im.tensor(&of(places, Elem::I64, &[size]))?;
         let mut taken = s::take(&mut im.g, x, a, places)?;
         if shares.iter().any(|share| *share != 1.0) {
-            let shares = im.tensor(&of(shares, Elem::F32, &line))?;
+            let shares = im.tensor(&of(shares, Elem::F32, &shape))?;
             taken = mul(&mut im.g, taken, shares)?;
         }
         sum = Some(match sum {

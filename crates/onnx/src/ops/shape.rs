@@ -38,13 +38,15 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Tile", tile),
     ("Transpose", transpose),
     ("Trilu", trilu),
+    ("Unique", host_only),
     ("Unsqueeze", reshape),
     ("Upsample", resize::resize),
 ];
 
 /// Operators that only the host can compute, because their output shape depends on data.
-fn host_only(_: &mut Import, _: &Node<'_>) -> NodeResult<Vec<Value>> {
-    Err(NodeError { what: "its shape depends on data".into(), depends: true })
+fn host_only(_: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    let needs = (0..node.inputs.len()).collect();
+    Err(NodeError { what: "its shape depends on data".into(), needs })
 }
 
 fn reshape(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
@@ -52,7 +54,7 @@ fn reshape(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, have) = (x.elem(), im.shape(x));
     let to = match node.op() {
         "Reshape" => {
-            let to = node.known_integers(1, "the shape")?;
+            let to = node.integers_of(1, "shape")?.unwrap_or_default();
             reshaped(&have, &to, node.flag("allowzero"))?
         }
         "Squeeze" => squeezed(&have, node.integers_of(1, "axes")?)?,

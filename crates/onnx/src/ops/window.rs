@@ -4,9 +4,10 @@ use nn::conv::{self, Windows, pad_with};
 use nn::functions::{self as f, div, times};
 use nn::shape::concat;
 use plan::graph::Tensor;
-use plan::{Binary, Window};
+use plan::{Binary, DType, Window};
 
-use super::matrix::{along, minus_zero_point};
+use super::bytes::{Centred, added, biased, dequantised, integer_bias, scaled};
+use super::matrix::{along, byte_operand};
 use super::quantise::requantised;
 use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
@@ -161,12 +162,26 @@ fn spatial(shape: &[usize]) -> NodeResult<&[usize]> {
         .ok_or_else(|| invalid(format!("{shape:?}: [N, C, ..] expected")))
 }
 
-fn convolution(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn convolution(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(1)?));
     let sizes = spatial(&of_w)?;
     node.ignore(&["kernel_shape"]);
     let geometry = geometry(node, spatial(&of_x)?, sizes)?;
+    let behind = of_w.len() - 1;
+    if let Some((x, weight, scale)) = dequantised(im, [node.input(0)?, node.input(1)?], 0, behind)?
+    {
+        let sums = byte_convolution(im, &x, &weight, geometry, groups(node)?)?;
+        let (whole, rest) = match node.optional(2) {
+            Some(bias) => match integer_bias(im, bias)? {
+                None => (None, Some(im.float(bias)?)),
+                whole => (whole, None),
+            },
+            None => (None, None),
+        };
+        let made = scaled(im, sums, whole, scale, behind - 1)?;
+        return Ok(device(elem, biased(im, made, rest, behind - 1)?));
+    }
     let (x, weight) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let bias = im.float_if(node.optional(2))?;
     let made = im.g.conv(x, weight, bias, &geometry.convolution_windows(groups(node)?))?;
@@ -207,31 +222,62 @@ fn byte_operands(
     im: &mut Import,
     node: &Node<'_>,
     weight: [usize; 2],
-) -> NodeResult<(Tensor, Tensor, Geometry)> {
+) -> NodeResult<(Centred, Centred, Geometry)> {
     let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(weight[0])?));
     node.ignore(&["kernel_shape"]);
     let geometry = geometry(node, spatial(&of_x)?, spatial(&of_w)?)?;
     let behind = of_w.len() - 1;
-    Ok((
-        minus_zero_point(im, node, [0, 2], behind)?,
-        minus_zero_point(im, node, weight, behind)?,
-        geometry,
-    ))
+    Ok((byte_operand(im, node, [0, 2], behind)?, byte_operand(im, node, weight, behind)?, geometry))
 }
 
-/// The sums are exact in `f32` up to 2^24.
 fn convolution_integer(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (x, weight, geometry) = byte_operands(im, node, [1, 3])?;
-    let made = im.g.conv(x, weight, None, &geometry.convolution_windows(groups(node)?))?;
-    Ok(device(Elem::I32, im.g.cast(made, plan::DType::I32)?))
+    let made = byte_convolution(im, &x, &weight, geometry, groups(node)?)?;
+    Ok(device(Elem::I32, im.g.cast(made, DType::I32)?))
+}
+
+/// The exact convolution of bytes minus zero points, in `F32` or `I32`.
+fn byte_convolution(
+    im: &mut Import,
+    x: &Centred,
+    weight: &Centred,
+    geometry: Geometry,
+    groups: usize,
+) -> NodeResult<Tensor> {
+    let of_w = im.g.shape(weight.tensor).to_vec();
+    let (inner, taps) = (of_w[1], of_w[2..].iter().product::<usize>());
+    let most = (weight.exact_rows(of_w[0], inner * taps) / taps.max(1)).max(1);
+    let mut windows = geometry.convolution_windows(groups);
+    let (x, mut weight) = (x.tensor, weight.tensor);
+    if of_w[2..] == [3, 3] {
+        // A column of zeroes, since fast algorithms for 3 x 3 windows round fractions.
+        weight = im.g.pad(weight, 3, 0, 1)?;
+        windows.pads[1][1] += windows.dilation[1];
+    }
+    if groups > 1 || inner <= most {
+        return Ok(im.g.conv(x, weight, None, &windows)?);
+    }
+    let mut sum: Option<Tensor> = None;
+    for start in (0..inner).step_by(most) {
+        let count = most.min(inner - start);
+        let (x, weight) = (im.g.slice(x, 1, start, count)?, im.g.slice(weight, 1, start, count)?);
+        let part = im.g.conv(x, weight, None, &windows)?;
+        sum = Some(added(im, sum, part)?);
+    }
+    Ok(sum.ok_or("a convolution over no channels")?)
 }
 
 /// The same for scaled bytes, with a requantised result.
-fn convolution_quantised(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+pub(in crate::ops) fn convolution_quantised(
+    im: &mut Import,
+    node: &Node<'_>,
+) -> NodeResult<Vec<Value>> {
     let (x, weight, geometry) = byte_operands(im, node, [3, 5])?;
-    let bias = im.float_if(node.optional(8))?;
-    let made = im.g.conv(x, weight, bias, &geometry.convolution_windows(groups(node)?))?;
+    let made = byte_convolution(im, &x, &weight, geometry, groups(node)?)?;
     let channels = im.g.shape(made).len() - 2;
+    let bias = node.optional(8).map(|bias| im.tensor(bias)).transpose()?;
+    let made = biased(im, made, bias, channels)?;
+    let made = im.g.cast(made, DType::F32)?;
     let scales = [along(im, node, 1, 0)?, along(im, node, 4, channels)?];
     requantised(im, node, made, scales)
 }
@@ -265,7 +311,9 @@ fn transposed(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         let [begin, end] = match wanted {
             Some(wanted) => {
                 let off = whole + more - wanted;
-                let small = off.div_euclid(2);
+                // A larger output continues after the end.
+                let small =
+                    if off < 0 { if mode == "SAME_UPPER" { 0 } else { off } } else { off / 2 };
                 if mode == "SAME_UPPER" { [small, off - small] } else { [off - small, small] }
             }
             None => named[i].map(|n| n as i64),
@@ -302,11 +350,14 @@ fn pool(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let spatial = spatial(&have)?.to_vec();
     let sizes = counts(node, "kernel_shape", spatial.len())?;
     let geometry = geometry(node, &spatial, &sizes)?;
-    node.ignore(&["storage_order"]);
-    if node.op() == "MaxPool" && node.has_output(1) {
-        return Err("output Indices is not supported".into());
-    }
+    let columns = node.flag("storage_order");
     let x = im.float(input)?;
+    if node.op() == "MaxPool" && node.has_output(1) {
+        let [values, indices] = indexed(im, x, &geometry, &sizes, columns)?;
+        let values = if elem.is_integer() { im.g.cast(values, DType::I32)? } else { values };
+        let values = Value::Device { elem, tensor: values };
+        return Ok(vec![values, Value::Device { elem: Elem::I64, tensor: indices }]);
+    }
     let windows = geometry.windows(1);
     let made = match node.op() {
         "MaxPool" => largest(im, x, &geometry, &sizes)?,
@@ -321,7 +372,7 @@ fn pool(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         }
         _ => average(im, node, x, &geometry, &sizes)?,
     };
-    let made = if elem.is_integer() { im.g.cast(made, plan::DType::I32)? } else { made };
+    let made = if elem.is_integer() { im.g.cast(made, DType::I32)? } else { made };
     Ok(device(elem, made))
 }
 
@@ -352,6 +403,65 @@ fn largest(im: &mut Import, x: Tensor, geometry: &Geometry, sizes: &[usize]) -> 
         x = found.ok_or_else(|| invalid("the window has no elements".to_owned()))?;
     }
     Ok(x)
+}
+
+/// Maxima, and the index of each in the flattened input, counted by columns first if `columns`.
+fn indexed(
+    im: &mut Import,
+    x: Tensor,
+    geometry: &Geometry,
+    sizes: &[usize],
+    columns: bool,
+) -> NodeResult<[Tensor; 2]> {
+    let have = im.g.shape(x).to_vec();
+    let (axes, inner) = (sizes.len(), have[2..].iter().product::<usize>());
+    let g = &mut im.g;
+    let mut index = g.iota(have[0] * have[1]);
+    index = times(g, index, inner as f32)?;
+    index = g.reshape(index, &[&have[..2], &vec![1; axes]].concat())?;
+    for i in 0..axes {
+        let stride: usize =
+            if columns { have[2..2 + i].iter().product() } else { have[3 + i..].iter().product() };
+        let line = g.iota(have[2 + i]);
+        let line = times(g, line, stride as f32)?;
+        let mut shape = vec![1; have.len()];
+        shape[2 + i] = have[2 + i];
+        let line = g.reshape(line, &shape)?;
+        index = f::add(g, index, line)?;
+    }
+    let mut counts = Vec::new();
+    let (mut x, mut index) = (x, g.expand(index, &have)?);
+    for (i, by) in geometry.pads.iter().enumerate() {
+        let by = [by[0], by[1] + geometry.extra[i]];
+        if by != [0, 0] {
+            x = pad_with(g, x, 2 + i, by, f32::NEG_INFINITY)?;
+            index = pad_with(g, index, 2 + i, by, 0.0)?;
+        }
+        let reach = (sizes[i] - 1) * geometry.dilation[i] + 1;
+        counts.push((g.shape(x)[2 + i] - reach) / geometry.stride[i] + 1);
+    }
+    let mut best: Option<[Tensor; 2]> = None;
+    for place in 0..sizes.iter().product::<usize>() {
+        let (mut part, mut own, mut rest) = (x, index, place);
+        for i in (0..axes).rev() {
+            let start = rest % sizes[i] * geometry.dilation[i];
+            rest /= sizes[i];
+            let span = (counts[i] - 1) * geometry.stride[i] + 1;
+            for each in [&mut part, &mut own] {
+                let cut = g.slice(*each, 2 + i, start, span)?;
+                *each = nn::shape::every(g, cut, 2 + i, geometry.stride[i])?;
+            }
+        }
+        best = Some(match best {
+            Some([value, at]) => {
+                let more = f::less(g, value, part)?;
+                [g.select(more, part, value)?, g.select(more, own, at)?]
+            }
+            None => [part, own],
+        });
+    }
+    let [value, at] = best.ok_or_else(|| invalid("the window has no elements".to_owned()))?;
+    Ok([value, g.cast(at, DType::I32)?])
 }
 
 fn average(

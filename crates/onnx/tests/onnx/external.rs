@@ -134,5 +134,5 @@ fn tensors_cannot_share_bytes_of_external_files() {
         let x = Array { elem: Elem::F32, shape: vec![2, 2], values: vec![0.0; 4] };
         report(&Network::of(&model, &Cpu::detect(), &[("x".to_owned(), x)].into()).err().unwrap())
     });
-    assert!(error.unwrap().starts_with("tensor `w`: its values are in data, and only"));
+    assert!(error.unwrap().contains("tensor `w`: its values are in data, and only"));
 }

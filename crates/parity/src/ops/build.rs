@@ -143,7 +143,7 @@ fn reduction(g: &mut Graph, op: &str, a: Args<'_>, x: &[Tensor]) -> Result {
         "average" => f::average(g, x[0]),
         "softmax" => f::softmax(g, x[0], a.whole(0)),
         "log_softmax" => f::log_softmax(g, x[0], a.whole(0)),
-        "log_sum_exp" => f::log_sum_exp(g, x[0], a.whole(0)),
+        "log_sum_exp" => f::log_sum_exp(g, x[0], &[a.whole(0)]),
         op => movement(g, op, a, x),
     }
 }

@@ -108,7 +108,7 @@ impl Graph {
             let angle = g.binary(Binary::Mul, positions, frequencies)?;
             let cos = g.unary(Unary::Cos, angle)?;
             let sin = g.unary(Unary::Sin, angle)?;
-            let both = g.concat(cos, sin, 1)?;
+            let both = g.concat(&[cos, sin], 1)?;
             let magnitude = g.constant(magnitude);
             g.binary(Binary::Mul, both, magnitude)
         })
@@ -146,9 +146,9 @@ impl Graph {
             let (as_, bc) = (g.binary(Binary::Mul, a, sin)?, g.binary(Binary::Mul, b, cos)?);
             let first = g.binary(Binary::Sub, ac, bs)?;
             let second = g.binary(Binary::Add, as_, bc)?;
-            let rotated = g.concat(first, second, axis)?;
+            let rotated = g.concat(&[first, second], axis)?;
             let rotated = g.reshape(rotated, &[rows, heads, 2 * half])?;
-            if 2 * half == dim { Ok(rotated) } else { g.concat(rotated, rest, 2) }
+            if 2 * half == dim { Ok(rotated) } else { g.concat(&[rotated, rest], 2) }
         })
     }
 
@@ -325,14 +325,6 @@ impl Graph {
         }
         let inverse = self.unary(Unary::Recip, sum)?;
         self.binary(Binary::Mul, weights, inverse)
-    }
-
-    /// Concatenates `a` and `b` along `axis`.
-    fn concat(&mut self, a: Tensor, b: Tensor, axis: usize) -> Result {
-        let (na, nb) = (self.shape(a)[axis], self.shape(b)[axis]);
-        let a = self.pad(a, axis, 0, nb)?;
-        let b = self.pad(b, axis, na, 0)?;
-        self.binary(Binary::Add, a, b)
     }
 
     fn last_axis(&self, op: &'static str, x: Tensor) -> Result<usize> {

@@ -80,11 +80,10 @@ impl Graph {
         };
         let none = |reason| Err(Error::Gradient { op: op.name(), reason });
         match op {
-            Op::Unary { op: Unary::Floor, .. } | Op::Binary { op: Binary::LessEqual, .. } => {
-                Ok(vec![])
-            }
+            Op::Unary { op: Unary::Floor | Unary::Round, .. } => Ok(vec![]),
+            Op::Binary { op, .. } if op.is_comparison() => Ok(vec![]),
             Op::Unary { op, x, .. } => Ok(vec![(*x, self.of_unary(*op, *x, y, g)?)]),
-            Op::Binary { op, a, b, .. } => self.of_binary(*op, *a, *b, g),
+            Op::Binary { op, a, b, .. } => self.of_binary(*op, [*a, *b], y, g),
             Op::Where { condition, a, b, .. } => {
                 let zero = self.constant(0.0);
                 let of_a = self.select(*condition, g, zero)?;
@@ -165,17 +164,33 @@ impl Graph {
                 let sine = self.unary(Unary::Sin, x)?;
                 self.unary(Unary::Neg, sine)?
             }
-            Unary::Floor => unreachable!("flat but for its steps"),
+            Unary::Tanh => {
+                let (square, one) = (self.binary(Binary::Mul, y, y)?, self.constant(1.0));
+                self.binary(Binary::Sub, one, square)?
+            }
+            Unary::Floor | Unary::Round => unreachable!("flat but for its steps"),
         };
         self.binary(Binary::Mul, g, slope)
     }
 
     /// Gradients of both operands, which have the gradient's shape.
-    fn of_binary(&mut self, op: Binary, a: Tensor, b: Tensor, g: Tensor) -> Result<Parts> {
+    fn of_binary(
+        &mut self,
+        op: Binary,
+        [a, b]: [Tensor; 2],
+        y: Tensor,
+        g: Tensor,
+    ) -> Result<Parts> {
         let of = match op {
-            Binary::Add => [g, g],
+            // A part joined with zeroes.
+            Binary::Add | Binary::Or => [g, g],
             Binary::Sub => [g, self.unary(Unary::Neg, g)?],
             Binary::Mul => [self.binary(Binary::Mul, g, b)?, self.binary(Binary::Mul, g, a)?],
+            Binary::Div => {
+                let of_a = self.binary(Binary::Div, g, b)?;
+                let of_b = self.binary(Binary::Mul, of_a, y)?;
+                [of_a, self.unary(Unary::Neg, of_b)?]
+            }
             Binary::Max => {
                 let (zero, half) = (self.constant(0.0), self.constant(0.5));
                 let half = self.binary(Binary::Mul, g, half)?;

@@ -110,6 +110,23 @@ impl Graph {
         Ok(self.compute(shape, dtype, |out| Op::Pad { axis, before, x, out }))
     }
 
+    /// Concatenates tensors along an axis. Every element stays as it is, to the bit.
+    pub fn concat(&mut self, all: &[Tensor], axis: usize) -> Result {
+        let extents = all.iter().map(|x| self.shape(*x).get(axis).copied().unwrap_or(0));
+        let extents: Vec<usize> = extents.collect();
+        let total: usize = extents.iter().sum();
+        let (mut before, mut whole) = (0, None);
+        for (&x, extent) in all.iter().zip(extents) {
+            let part = self.pad(x, axis, before, total - before - extent)?;
+            before += extent;
+            whole = Some(match whole {
+                Some(whole) => self.binary(Binary::Or, whole, part)?,
+                None => part,
+            });
+        }
+        whole.ok_or_else(|| self.shape_error("concat", all, "at least one tensor"))
+    }
+
     pub fn unary(&mut self, op: Unary, x: Tensor) -> Result {
         let x = self.number("unary", x)?;
         // Folds operations on constants that are exact.
@@ -128,7 +145,7 @@ impl Graph {
     /// integer and a constant (its integer part).
     pub fn binary(&mut self, op: Binary, a: Tensor, b: Tensor) -> Result {
         let (a, dtype) = self.word("binary", a)?;
-        if op.is_of_bits() {
+        if op.is_of_bits() && (op, dtype) != (Binary::Or, DType::F32) {
             self.want_type("binary", a, "I32", |found| found == DType::I32)?;
         }
         if let (Kind::Constant(x), Kind::Constant(y)) = (&self.node(a).kind, &self.node(b).kind) {
@@ -137,6 +154,7 @@ impl Graph {
                 Binary::Add => return Ok(self.constant(x + y)),
                 Binary::Sub => return Ok(self.constant(x - y)),
                 Binary::Mul => return Ok(self.constant(x * y)),
+                Binary::Div => return Ok(self.constant(x / y)),
                 _ => {}
             }
         }
@@ -146,7 +164,7 @@ impl Graph {
             self.want_type("binary", b, "the other's type", |found| found == dtype)?;
         }
         let ([a, b], shape) = self.broadcast([a, b])?;
-        let dtype = if op == Binary::LessEqual { DType::F32 } else { dtype };
+        let dtype = if op.is_comparison() { DType::F32 } else { dtype };
         Ok(self.compute(shape, dtype, |out| Op::Binary { op, a, b, out }))
     }
 

@@ -13,7 +13,7 @@
 //! | 0 | time of the start in ns of `CLOCK_MONOTONIC`; 0: use the loop's wake-up | client |
 //! | 8 | number of answered steps | loop |
 //! | 16 | time of the last answer, ns | loop |
-//! | 24 | 1 if the last step failed, else 0 (32 bits) | loop |
+//! | 24 | [`Outcome`] of the last step (32 bits) | loop |
 //!
 //! Inputs and outputs follow as `f32`, each aligned to 64 bytes. A client writes inputs before it
 //! starts a step and reads outputs after the answer. Accesses in between can tear its own values,
@@ -73,6 +73,10 @@ pub(super) struct TensorPlace {
 }
 
 impl Layout {
+    pub(super) fn has_output(&self, name: &str) -> bool {
+        self.outputs.iter().any(|output| output.name == name)
+    }
+
     /// Places inputs, then outputs, with these names and shapes.
     pub(super) fn new<'a>(
         config: &config::ControlLoop,
@@ -92,6 +96,17 @@ impl Layout {
         let (lane, rate_hz) = (config.name.clone(), config.rate_hz);
         Self { lane, rate_hz, deadline_us, bytes, inputs, outputs }
     }
+}
+
+/// Outcome of a step, as clients see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Outcome {
+    Done,
+    /// The device failed, or an input was not valid.
+    Failed,
+    /// An output was NaN or infinite.
+    NotFinite,
 }
 
 impl TensorPlace {
@@ -176,7 +191,7 @@ impl Client {
     /// Reports a failed loop to the client: marks step number `step` as failed, sends the error as
     /// a line, and closes the connection.
     pub(super) fn report_failure(&self, step: u64, now: u64, why: &str) {
-        self.memory.finish(step, now, true);
+        self.memory.finish(step, now, Outcome::Failed);
         self.signal_answer();
         let line = error_line(why);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -251,8 +266,8 @@ impl SharedMemory {
     }
 
     /// Publishes the answer of step number `answered`.
-    pub(super) fn finish(&self, answered: u64, now: u64, failed: bool) {
-        self.word(FAILED).store(u32::from(failed).to_le(), Ordering::Relaxed);
+    pub(super) fn finish(&self, answered: u64, now: u64, outcome: Outcome) {
+        self.word(FAILED).store((outcome as u32).to_le(), Ordering::Relaxed);
         self.long(FINISHED).store(now.to_le(), Ordering::Relaxed);
         self.long(ANSWERED).store(answered.to_le(), Ordering::Release);
     }

@@ -4,6 +4,7 @@
 //! device needs. None of them waits for the client, except for its start or its disconnection.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
@@ -18,7 +19,7 @@ use nix::unistd::Pid;
 use nn::SessionOptions;
 use onnx::{Model, Network};
 
-use super::memory::{Client, Layout, TensorPlace};
+use super::memory::{Client, Layout, Outcome, TensorPlace};
 use super::{ControlLoop, State};
 use errors::one_line;
 
@@ -84,6 +85,9 @@ fn run(
     let with_shape = |(name, _, shape)| (name, shape);
     let layout =
         Layout::new(config, network.inputs().map(with_shape), network.outputs().map(with_shape));
+    if let Some(name) = config.safe.keys().find(|name| !layout.has_output(name)) {
+        return Err(format!("`safe` names `{name}`, which is no output of the network"));
+    }
     let layout = Arc::new(layout);
     let mut step = Step::new(&layout);
     // Does one-time work before the first client connects.
@@ -111,13 +115,16 @@ struct Step {
     answered: u64,
     /// Earliest time of the next log line about a failed step.
     next_log: u64,
+    /// True if all outputs of the last step were finite.
+    finite: bool,
 }
 
 impl Step {
     fn new(layout: &Arc<Layout>) -> Self {
         let tensors = layout.inputs.iter().chain(&layout.outputs);
         let most = tensors.map(TensorPlace::elements).max().unwrap_or(0);
-        Self { layout: Arc::clone(layout), buffer: vec![0.0; most], answered: 0, next_log: 0 }
+        let buffer = vec![0.0; most];
+        Self { layout: Arc::clone(layout), buffer, answered: 0, next_log: 0, finite: true }
     }
 
     fn warm(&mut self, network: &mut Network) -> Result<(), onnx::Error> {
@@ -155,10 +162,25 @@ impl Step {
             let started = plausible_start(started, woken);
             control_loop.latency.skip((starts - 1).min(MAX_SKIPPED));
             let done = self.step_once(network, client);
+            if done.is_err() || !self.finite {
+                self.make_safe(&control_loop.config.safe, client);
+            }
             let finished = now();
             // Update counters before the client sees the answer.
             match &done {
-                Ok(()) => control_loop.latency.add(Duration::from_nanos(finished - started)),
+                Ok(()) if self.finite => {
+                    control_loop.latency.add(Duration::from_nanos(finished - started));
+                }
+                Ok(()) => {
+                    control_loop.latency.fail();
+                    if finished >= self.next_log {
+                        self.next_log = finished.saturating_add(LOG_INTERVAL);
+                        tracing::error!(
+                            lane = control_loop.config.name,
+                            "an output is NaN or infinite; outputs in `safe` have their safe values"
+                        );
+                    }
+                }
                 Err(error) => {
                     control_loop.latency.fail();
                     // Clients start steps at any rate.
@@ -173,8 +195,24 @@ impl Step {
                 }
             }
             self.answered += 1;
-            client.memory.finish(self.answered, finished, done.is_err());
+            let outcome = match &done {
+                Ok(()) if self.finite => Outcome::Done,
+                Ok(()) => Outcome::NotFinite,
+                Err(_) => Outcome::Failed,
+            };
+            client.memory.finish(self.answered, finished, outcome);
             client.signal_answer();
+        }
+    }
+
+    /// Replaces the outputs that have a safe value.
+    fn make_safe(&mut self, safe: &BTreeMap<String, f32>, client: &Client) {
+        for output in &self.layout.outputs {
+            if let Some(value) = safe.get(&output.name) {
+                let values = &mut self.buffer[..output.elements()];
+                values.fill(*value);
+                client.memory.store(output, values);
+            }
         }
     }
 
@@ -185,9 +223,11 @@ impl Step {
             network.write(&input.name, values)?;
         }
         network.step()?;
+        self.finite = true;
         for output in &self.layout.outputs {
             let values = &mut self.buffer[..output.elements()];
             network.read(&output.name, values)?;
+            self.finite &= values.iter().all(|value| value.is_finite());
             client.memory.store(output, values);
         }
         Ok(())

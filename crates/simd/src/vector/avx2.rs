@@ -168,6 +168,16 @@ impl Simd for Avx2 {
         unsafe { halves!(_mm256_min_ps; a, b) }
     }
     #[inline(always)]
+    unsafe fn maximum(a: Self::F, b: Self::F) -> Self::F {
+        // Both orders differ for zeroes of two signs, whose conjunction is +0; all bits of a NaN are 1.
+        unsafe {
+            let (x, y) = (halves!(_mm256_max_ps; a, b), halves!(_mm256_max_ps; b, a));
+            let most = halves!(_mm256_and_ps; x, y);
+            let nan = halves!(_mm256_cmp_ps::<_CMP_UNORD_Q>; a, b);
+            halves!(_mm256_or_ps; most, nan)
+        }
+    }
+    #[inline(always)]
     unsafe fn abs(a: Self::F) -> Self::F {
         unsafe {
             let sign = _mm256_set1_ps(-0.0);

@@ -104,6 +104,15 @@ impl Simd for Avx512 {
         unsafe { _mm512_min_ps(a, b) }
     }
     #[inline(always)]
+    unsafe fn maximum(a: __m512, b: __m512) -> __m512 {
+        // Both orders differ for zeroes of two signs, whose conjunction is +0.
+        unsafe {
+            let most = _mm512_and_ps(_mm512_max_ps(a, b), _mm512_max_ps(b, a));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b);
+            _mm512_mask_mov_ps(most, nan, _mm512_set1_ps(f32::NAN))
+        }
+    }
+    #[inline(always)]
     unsafe fn abs(a: __m512) -> __m512 {
         unsafe { _mm512_abs_ps(a) }
     }

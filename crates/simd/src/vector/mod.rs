@@ -137,6 +137,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     /// `if a < b { a } else { b }`: a NaN in either operand yields `b`.
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// `maximum` of IEEE 754-2019: NaN if one of them is NaN, and -0 is below +0.
+    unsafe fn maximum(a: Self::F, b: Self::F) -> Self::F;
     /// The magnitude.
     unsafe fn abs(a: Self::F) -> Self::F;
     /// `if a < b { x } else { y }`.

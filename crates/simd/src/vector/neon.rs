@@ -222,6 +222,11 @@ impl Simd for Neon {
         unsafe { quarters!(i => vbslq_f32(vcltq_f32(a[i], b[i]), a[i], b[i])) }
     }
     #[inline(always)]
+    unsafe fn maximum(a: Self::F, b: Self::F) -> Self::F {
+        // `fmax` is the maximum of IEEE 754-2019.
+        unsafe { quarters!(i => vmaxq_f32(a[i], b[i])) }
+    }
+    #[inline(always)]
     unsafe fn abs(a: Self::F) -> Self::F {
         unsafe { quarters!(i => vabsq_f32(a[i])) }
     }

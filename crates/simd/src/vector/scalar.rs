@@ -92,6 +92,10 @@ impl Simd for Scalar {
         lanes!(i => if a[i] < b[i] { a[i] } else { b[i] })
     }
     #[inline(always)]
+    unsafe fn maximum(a: F, b: F) -> F {
+        lanes!(i => plan::maximum(a[i], b[i]))
+    }
+    #[inline(always)]
     unsafe fn abs(a: F) -> F {
         lanes!(i => a[i].abs())
     }

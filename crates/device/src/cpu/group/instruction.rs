@@ -33,7 +33,7 @@ pub(super) enum Action {
     /// Index of each element.
     Iota,
     Load(Source),
-    /// Concatenation along an axis, plus 0; parts that are already in place are skipped.
+    /// Concatenation along an axis; parts that are already in place are skipped.
     Concat(Vec<Source>),
     /// Stored with fewer bytes.
     Narrow(*mut u8, Narrow),

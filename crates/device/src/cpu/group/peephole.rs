@@ -1,6 +1,5 @@
 //! Peephole patterns: instructions that replace several steps, such as concatenations, bounds, sigmoids, and two
-//! operations in one pass. Results have the same bits, except for the sign of zeroes in concatenations that are
-//! already in place.
+//! operations in one pass. Results have the same bits.
 
 use std::collections::HashMap;
 
@@ -46,7 +45,7 @@ impl Kernel {
         readers
     }
 
-    /// Replaces sums of zero-padded parts along an axis by one concatenation.
+    /// Replaces joined zero-padded parts along an axis by one concatenation.
     fn find_concats(&mut self) {
         let readers = self.readers();
         let inner =
@@ -62,7 +61,7 @@ impl Kernel {
                 if let Action::Load(source) = &load.action
                     && !parts.is_empty()
                     && parts.iter().all(|part| part.is_disjoint(source))
-                    && matches!(add.action, Action::Binary(Binary::Add))
+                    && matches!(add.action, Action::Binary(Binary::Or) | Action::Ints(Binary::Or))
                     && (add.reads == [before.out, load.out] || add.reads == [load.out, before.out])
                     && inner(&before.out)
                     && inner(&load.out)
@@ -104,6 +103,7 @@ impl Kernel {
             while let Some([before, bound, after]) = instructions.get(at..at + 3) {
                 let negated = |i: &Instruction| matches!(i.action, Action::Unary(Unary::Neg));
                 if let Action::Bounded(true, least) = bound.action
+                    && least.to_bits() != 0
                     && negated(before)
                     && negated(after)
                     && bound.reads == [before.out]

@@ -281,7 +281,7 @@ impl Source {
     }
 }
 
-/// Writes `n` elements of a concatenation from index `start` on. Adds zero, as the sum of the padded parts would.
+/// Writes `n` elements of a concatenation from index `start` on.
 ///
 /// # Safety
 ///
@@ -309,12 +309,7 @@ pub(super) unsafe fn concat(parts: &[Source], isa: Isa, start: usize, n: usize, 
             let out = out.add(done);
             match here {
                 Some(part) if part.in_place => {}
-                Some(part) => {
-                    part.fill(isa, 0, at, count, out);
-                    for value in std::slice::from_raw_parts_mut(out, count) {
-                        *value += 0.0;
-                    }
-                }
+                Some(part) => part.fill(isa, 0, at, count, out),
                 None => out.write_bytes(0, count),
             }
         }

@@ -29,7 +29,9 @@ impl Sums {
                     }
                 }
                 (_, Reduce::Sum) => self.sum += tensor::sum(isa, x, n),
-                (_, Reduce::Max) => self.largest = self.largest.max(tensor::largest(isa, x, n)),
+                (_, Reduce::Max) => {
+                    self.largest = plan::maximum(self.largest, tensor::largest(isa, x, n))
+                }
             }
         }
     }
