@@ -172,7 +172,10 @@ class ControlLoop:
         self._missed += took > self._deadline_ns
         self._last = took / 1e9
         self._worst = max(self._worst, self._last)
-        if self._header[FAILED] & 0xFFFFFFFF:
+        failed = self._header[FAILED] & 0xFFFFFFFF
+        if failed == 2:
+            raise StepFailed(f"an output of the control loop {self.name} is NaN or infinite")
+        if failed:
             raise StepFailed(self._reason() or f"a step of the control loop {self.name} failed; the log has the reason")
 
     def _spin(self, limit: float) -> None:

@@ -196,7 +196,8 @@ impl Scheduler {
         let mut sequences: Vec<&mut Sequence> =
             self.active.iter_mut().filter(|s| !s.in_prompt()).collect();
         // An expensive grammar delays only its own answer, unless nothing else decodes.
-        let late: Vec<u64> = sequences.iter_mut().filter(|s| s.is_late()).map(|s| s.id).collect();
+        let late: Vec<u64> =
+            sequences.iter_mut().filter_map(|s| s.is_late().then_some(s.id)).collect();
         if late.len() < sequences.len() {
             sequences.retain(|s| !late.contains(&s.id));
         }
