@@ -4,6 +4,7 @@
 
 mod bad;
 mod external;
+mod graphs;
 mod nodes;
 
 /// An error with its causes, in one line.

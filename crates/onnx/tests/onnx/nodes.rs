@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use device::Device;
 use device::cpu::Cpu;
 use onnx::{Array, Elem, Error, Model, Network};
-use orind_testing::nodes::{Case, cases, close};
+use orind_testing::nodes::{Case, cases, close, kinds};
 
 use crate::report;
 
@@ -96,4 +96,19 @@ fn nodes_match_onnx() {
     if std::env::var_os("ORIND_ONNX_NODES").is_none() {
         assert_eq!(lines, std::fs::read_to_string(file).unwrap(), "what is refused has changed");
     }
+}
+
+/// Control flow, functions, sequences, shapes that depend on data, and the operators of
+/// `com.microsoft` and `ai.onnx.ml`, compared with onnxruntime.
+#[test]
+fn kinds_match_onnxruntime() {
+    let device = Cpu::detect();
+    let mut failed = Vec::new();
+    for case in kinds() {
+        match run(&case, &device) {
+            End::Passed => {}
+            End::Unsupported(why) | End::Failed(why) => failed.push(format!("{}: {why}", case.name)),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
