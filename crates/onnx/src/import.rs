@@ -107,15 +107,23 @@ impl Import {
                 "the integer {value} does not fit in 32 bits, in which devices compute"
             )));
         }
-        let name = format!("w{}", self.weights.len());
-        let elements = Elements::of(elem, values);
-        let (dtype, count) = (elements.data().dtype(), elements.data().elements());
-        let mut tensor = self.g.source(Class::Weight, &name, dtype, &[count])?;
-        self.weights.push(Weight { name, elements });
-        if elem.is_integer() {
-            tensor = self.g.cast(tensor, DType::I32)?;
-        }
+        let tensor = self.stored(Elements::of(elem, values))?;
+        let tensor = if elem.is_integer() { self.g.cast(tensor, DType::I32)? } else { tensor };
         Ok(self.g.reshape(tensor, shape)?)
+    }
+
+    /// Adds a weight of floats to the graph.
+    pub(crate) fn floats(&mut self, shape: &[usize], values: Vec<f32>) -> NodeResult<Tensor> {
+        let tensor = self.stored(Elements::F32(values))?;
+        Ok(self.g.reshape(tensor, shape)?)
+    }
+
+    fn stored(&mut self, elements: Elements) -> NodeResult<Tensor> {
+        let name = format!("w{}", self.weights.len());
+        let (dtype, count) = (elements.data().dtype(), elements.data().elements());
+        let tensor = self.g.source(Class::Weight, &name, dtype, &[count])?;
+        self.weights.push(Weight { name, elements });
+        Ok(tensor)
     }
 
     /// A value on the device, in the type that its elements have there.

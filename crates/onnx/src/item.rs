@@ -1,4 +1,4 @@
-//! What a name may stand for while a graph is built: a tensor, a sequence of tensors, or an optional
+//! Values of names while a graph is built: a tensor, a sequence of tensors, or an optional
 //! that is empty.
 
 use crate::error::{NodeResult, invalid};

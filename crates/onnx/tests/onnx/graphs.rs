@@ -105,9 +105,11 @@ fn error_of(bytes: &[u8]) -> String {
 #[test]
 fn nodes_may_be_in_any_order_but_not_in_a_cycle() {
     let plain = |op: &str, input: &str, output: &str| node(op, "", &[input], &[output], &[]);
-    let graph = Graph::of(vec![plain("Neg", "b", "y"), plain("Abs", "a", "b"), plain("Relu", "x", "a")]);
+    let graph =
+        Graph::of(vec![plain("Neg", "b", "y"), plain("Abs", "a", "b"), plain("Relu", "x", "a")]);
     assert_eq!(answer(&graph.model(&[]), &[]).unwrap().values, [-0.0, -2.0]);
-    let graph = Graph::of(vec![plain("Neg", "b", "a"), plain("Abs", "a", "b"), plain("Relu", "b", "y")]);
+    let graph =
+        Graph::of(vec![plain("Neg", "b", "a"), plain("Abs", "a", "b"), plain("Relu", "b", "y")]);
     let error = error_of(&graph.model(&[]));
     assert_eq!(error, "node `0, which makes `a`` reads its own output, in a cycle");
 }
