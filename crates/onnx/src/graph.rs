@@ -370,10 +370,7 @@ impl<'m> Builder<'m> {
         for output in &self.model.graph.output {
             let name = &output.name;
             let refused = |what: &str| Error::Model { what: format!("output `{name}` {what}") };
-            let item = match self.item(name) {
-                Ok(item) => item,
-                Err(_) => return Err(refused("is made by no node")),
-            };
+            let Ok(item) = self.item(name) else { return Err(refused("is made by no node")) };
             let Item::Value(value) = item else { return Err(refused("is not a tensor")) };
             outputs.push(self.im.output(name, &value)?);
         }
