@@ -300,7 +300,7 @@ fn unique(node: &Node<'_>, x: &Known) -> Folded {
     let order = |a: &[f64], b: &[f64]| {
         a.iter()
             .zip(b)
-            .map(|(a, b)| a.total_cmp(b))
+            .map(|(a, b)| a.partial_cmp(b).unwrap_or_else(|| a.total_cmp(b)))
             .find(|o| o.is_ne())
             .unwrap_or(a.len().cmp(&b.len()))
     };

@@ -42,8 +42,6 @@ pub(crate) struct Output {
 pub(crate) struct ModelGraph {
     pub(crate) g: Graph,
     pub(crate) weights: Vec<Weight>,
-    /// True if a weight may have been replaced by another one.
-    pub(crate) replaces: bool,
     pub(crate) outputs: Vec<Output>,
 }
 
@@ -372,15 +370,12 @@ impl<'m> Builder<'m> {
         for output in &self.model.graph.output {
             let name = &output.name;
             let refused = |what: &str| Error::Model { what: format!("output `{name}` {what}") };
-            let item = match self.item(name) {
-                Ok(item) => item,
-                Err(_) => return Err(refused("is made by no node")),
-            };
+            let Ok(item) = self.item(name) else { return Err(refused("is made by no node")) };
             let Item::Value(value) = item else { return Err(refused("is not a tensor")) };
             outputs.push(self.im.output(name, &value)?);
         }
-        let Import { g, weights, replaces, .. } = self.im;
-        Ok(Outcome::Whole(ModelGraph { g, weights, replaces, outputs }))
+        let Import { g, weights, .. } = self.im;
+        Ok(Outcome::Whole(ModelGraph { g, weights, outputs }))
     }
 
     fn stage(mut self, values: &[Value], optional: bool, error: Error) -> Result<Outcome> {
@@ -388,8 +383,8 @@ impl<'m> Builder<'m> {
         for (i, value) in values.iter().enumerate() {
             outputs.push(self.im.output(&i.to_string(), value)?);
         }
-        let Import { g, weights, replaces, .. } = self.im;
-        let graph = ModelGraph { g, weights, replaces, outputs };
+        let Import { g, weights, .. } = self.im;
+        let graph = ModelGraph { g, weights, outputs };
         Ok(Outcome::Stage { graph, optional, error })
     }
 }

@@ -83,8 +83,6 @@ pub(crate) struct Import {
     pub(crate) weights: Vec<Weight>,
     /// Known values that have become weights, by address. The values are kept, so that addresses stay unique.
     uploaded: HashMap<*const ArrayD<f64>, (Arc<ArrayD<f64>>, Tensor)>,
-    /// True if a weight may have been replaced by another one.
-    pub(crate) replaces: bool,
     /// Index of the weight of a byte tensor.
     bytes: HashMap<Tensor, usize>,
     /// Results of `DequantizeLinear`.
@@ -102,7 +100,6 @@ impl Import {
             g: Graph::limited(most),
             weights: Vec::new(),
             uploaded: HashMap::new(),
-            replaces: false,
             bytes: HashMap::new(),
             dequantised: HashMap::new(),
         }
@@ -121,17 +118,14 @@ impl Import {
                 "the integer {value} does not fit in 32 bits, in which devices compute"
             )));
         }
-        let name = format!("w{}", self.weights.len());
-        let elements = Elements::of(elem, values);
-        let (dtype, count) = (elements.data().dtype(), elements.data().elements());
-        let mut tensor = self.g.source(Class::Weight, &name, dtype, &[count])?;
-        self.weights.push(Weight { name, elements });
+        let weight = self.weights.len();
+        let mut tensor = self.stored(Elements::of(elem, values))?;
         if elem.is_integer() {
             tensor = self.g.cast(tensor, DType::I32)?;
         }
         let tensor = self.g.reshape(tensor, shape)?;
         if matches!(elem, Elem::I8 | Elem::U8) {
-            self.bytes.insert(tensor, self.weights.len() - 1);
+            self.bytes.insert(tensor, weight);
         }
         Ok(tensor)
     }
@@ -165,6 +159,20 @@ impl Import {
             Value::Device { tensor, .. } => self.dequantised.get(tensor).cloned(),
             Value::Known(_) => None,
         }
+    }
+
+    /// Adds a weight of floats to the graph.
+    pub(crate) fn floats(&mut self, shape: &[usize], values: Vec<f32>) -> NodeResult<Tensor> {
+        let tensor = self.stored(Elements::F32(values))?;
+        Ok(self.g.reshape(tensor, shape)?)
+    }
+
+    fn stored(&mut self, elements: Elements) -> NodeResult<Tensor> {
+        let name = format!("w{}", self.weights.len());
+        let (dtype, count) = (elements.data().dtype(), elements.data().elements());
+        let tensor = self.g.source(Class::Weight, &name, dtype, &[count])?;
+        self.weights.push(Weight { name, elements });
+        Ok(tensor)
     }
 
     /// A value on the device, in the type that its elements have there.

@@ -1,5 +1,5 @@
-//! What a name may stand for while a graph is built: a tensor, a sequence of tensors, or an optional
-//! that is empty.
+//! Values of names while a graph is built: a tensor, a sequence of tensors, or an optional that may
+//! be empty.
 
 use crate::error::{NodeResult, invalid};
 use crate::import::Value;

@@ -1,9 +1,10 @@
-//! Runs ONNX models, opset 7 to 28, on any device. A [`Model`] is a parsed file whose operators are
+//! Runs ONNX models, opset 1 to 28, on any device. A [`Model`] is a parsed file whose operators are
 //! all supported. A [`Network`] is that model for given input shapes, as one recorded plan.
 //!
-//! Owns the file format (`proto`, `array`), the operators (`ops`) and constant folding (`fold`),
-//! which computes shapes, so that no shape depends on data. Everything else is built with the
-//! functions of [`nn`]. Depends on `nn` and `device`; neither depends on it.
+//! Owns the file format (`proto`, `array`, `order`), the operators (`ops`), control flow, which is
+//! unrolled (`control`, `sequence`), and constant folding (`fold`), which computes shapes. Values on
+//! which a shape depends are computed by an earlier stage (`network`). Everything else is built with
+//! the functions of [`nn`]. Depends on `nn` and `device`; neither depends on it.
 
 #![forbid(unsafe_code)]
 

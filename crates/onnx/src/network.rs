@@ -9,6 +9,7 @@ use plan::{Bucket, Class, Outputs, Plan};
 use crate::array::{Array, Elem};
 use crate::error::{Error, Result};
 use crate::graph::{Answer, ModelGraph, Outcome, Output, build};
+use crate::import::Elements;
 use crate::model::{Declared, Extent, Model};
 
 /// Most elements of an input that [`Network::of`] may fix.
@@ -86,11 +87,11 @@ impl Network {
         inputs: Shapes,
         fixed: &BTreeMap<String, Array>,
     ) -> Result<Self> {
-        // Devices reject bytes that no operation reads.
-        if graph.replaces {
+        // Devices reject integers that no step reads.
+        if graph.weights.iter().any(|weight| !matches!(weight.elements, Elements::F32(_))) {
             graph.drop_unused_weights()?;
         }
-        let ModelGraph { g, weights, outputs, .. } = graph;
+        let ModelGraph { g, weights, outputs } = graph;
         let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
         let session = Session::open_with(device, options, &held, [], &[&g])?;
         Ok(Self { session, inputs, fixed: fixed.clone(), outputs, stages: Vec::new() })

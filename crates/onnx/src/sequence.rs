@@ -49,7 +49,7 @@ pub(crate) fn build<'m>(
         }
         "SequenceEmpty" => Item::Sequence(Vec::new()),
         "SequenceConstruct" => {
-            let values = items.into_iter().map(|item| Ok(item.value()?));
+            let values = items.into_iter().map(Item::value);
             Item::Sequence(values.filter_map(Result::transpose).collect::<NodeResult<_>>()?)
         }
         "SequenceLength" => {
@@ -127,7 +127,7 @@ fn position<'m>(
 fn numbers(builder: &mut Builder<'_>, value: Value, what: &str) -> Built<Vec<i64>> {
     Ok(match value {
         Value::Known(known) => known.integers(),
-        value => {
+        value @ Value::Device { .. } => {
             let found = builder.need(&[value], false, what)?.unwrap_or_default();
             found.first().map(Known::integers).unwrap_or_default()
         }

@@ -1,6 +1,6 @@
 //! ONNX's backend tests of nodes, as packed by `tests/data/onnx/make.py`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use miniz_oxide::inflate::decompress_to_vec_zlib;
 
@@ -15,7 +15,17 @@ pub struct Case {
 /// All cases; those of the file `ORIND_ONNX_NODES` if set.
 pub fn cases() -> Vec<Case> {
     let other = std::env::var_os("ORIND_ONNX_NODES").map(PathBuf::from);
-    let path = other.unwrap_or_else(|| crate::data("onnx/nodes.bin.z"));
+    packed(&other.unwrap_or_else(|| crate::data("onnx/nodes.bin.z")))
+}
+
+/// Models as exporters and optimisers write them, with onnxruntime's answers
+/// (`tests/data/onnx/kinds.py`).
+pub fn kinds() -> Vec<Case> {
+    packed(&crate::data("onnx/kinds.bin.z"))
+}
+
+/// The cases of a file.
+fn packed(path: &Path) -> Vec<Case> {
     let data = decompress_to_vec_zlib(&std::fs::read(path).unwrap()).unwrap();
     let mut rest = &data[..];
     let chunks = std::iter::from_fn(|| {

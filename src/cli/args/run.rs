@@ -26,7 +26,7 @@ Examples:
       run it in the daemon, which keeps the network prepared
 
 Inputs are NumPy files (.npy) or ONNX tensors (.pb). The shape of an input sets the dimensions that the \
-network leaves open. Floating-point numbers and integers of every width are computed in 32 bits. Opsets 7 to 28. Unsupported \
+network leaves open. Floating-point numbers and integers of every width are computed in 32 bits. Opsets 1 to 28. Unsupported \
 operators are reported with their node before anything runs (`orinctl run --operators` lists the supported ones).")]
 pub(crate) struct Run {
     /// ONNX file, or a language model by any of its names

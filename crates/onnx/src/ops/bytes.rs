@@ -59,7 +59,6 @@ pub(super) fn centred(
         let values: Vec<f64> =
             values.iter().enumerate().map(|(i, value)| value - zeroes[place(i)]).collect();
         let tensor = im.weight(Elem::F32, &shape, &values)?;
-        im.replaces = true;
         return Ok(Centred { tensor, values: Some(values) });
     }
     let tensor = im.float(x)?;

@@ -44,8 +44,11 @@ const FAMILIES: [&[(&str, Operator)]; 16] = [
     window::OPERATORS,
 ];
 
+/// Operators of a family, by name.
+type Family = &'static [(&'static str, Operator)];
+
 /// Operators of other domains than ONNX's own.
-const DOMAINS: [(&str, &[&[(&str, Operator)]]); 2] =
+const DOMAINS: [(&str, &[Family]); 2] =
     [("ai.onnx.ml", ml::FAMILIES), ("com.microsoft", contrib::FAMILIES)];
 
 /// Finds an operator by its domain, empty for ONNX's own, and its name.

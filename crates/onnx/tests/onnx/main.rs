@@ -5,6 +5,7 @@
 mod bad;
 mod exact;
 mod external;
+mod graphs;
 mod mutations;
 mod nodes;
 

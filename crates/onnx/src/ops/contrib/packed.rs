@@ -60,7 +60,9 @@ fn matmul(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         Some(_) => Some(node.known_integers(4, "the groups")?),
         None => None,
     };
-    let values = unpacked(packed, bits, n * blocks * block);
+    let bytes: Vec<u8> = packed.values.iter().map(|byte| *byte as u8).collect();
+    let (each, mask) = (8 / bits, ((1u32 << bits) - 1) as u8);
+    let value = |i: usize| f64::from(bytes[i / each] >> (i % each * bits) & mask);
     let scales: Vec<f64> = scales.values.iter().copied().collect();
     if zeros.len() != n * blocks || groups.as_ref().is_some_and(|g| g.len() < k) {
         return Err("the zero points or groups do not fit".into());
@@ -70,10 +72,10 @@ fn matmul(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         for i in 0..k {
             let group = groups.as_ref().map_or(i / block, |g| usize::try_from(g[i]).unwrap_or(0));
             let at = row * blocks + group.min(blocks - 1);
-            weight.push((values[row * blocks * block + i] - zeros[at]) * scales[at]);
+            weight.push(((value(row * blocks * block + i) - zeros[at]) * scales[at]) as f32);
         }
     }
-    let weight = im.weight(Elem::F32, &[n, k], &weight)?;
+    let weight = im.floats(&[n, k], weight)?;
     let x = im.float(node.input(0)?)?;
     let have = im.g.shape(x).to_vec();
     let Some((&last, lead)) = have.split_last() else { return Err("a matrix expected".into()) };
@@ -127,11 +129,10 @@ fn gather(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     }
     let value = |i: usize| {
         let at = i / width * blocks + i % width / block;
-        (values[i] - zeros[at]) * scales_of[at]
+        ((values[i] - zeros[at]) * scales_of[at]) as f32
     };
     let elem = scales.elem;
-    let unpacked: Vec<f64> = (0..rows * width).map(value).collect();
-    let tensor = im.weight(Elem::F32, &[rows, width], &unpacked)?;
+    let tensor = im.floats(&[rows, width], (0..rows * width).map(value).collect())?;
     let table = Value::Device { elem, tensor };
     Ok(vec![im.apply("Gather", &[&table, node.input(1)?], &[])?])
 }

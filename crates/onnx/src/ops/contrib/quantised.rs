@@ -107,20 +107,18 @@ fn mean(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
 fn choose(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (a, b) = (dequantised(im, node, [1, 2, 3])?, dequantised(im, node, [4, 5, 6])?);
     let made = im.apply("Where", &[node.input(0)?, &a, &b], &[])?;
-    let elem = node.input(1)?.elem();
     let inputs = [made, node.input(7)?.clone(), node.input(8)?.clone()].map(Some);
-    let _ = elem;
     im.outputs_of("QuantizeLinear", &inputs, &[], 1)
 }
 
 /// Moves the channels from the last axis to the second, or back.
-fn channels(im: &mut Import, x: Value, first: bool) -> NodeResult<Value> {
-    let rank = im.shape(&x).len() as i64;
+fn channels(im: &mut Import, x: &Value, first: bool) -> NodeResult<Value> {
+    let rank = im.shape(x).len() as i64;
     let order = match first {
         true => [0, rank - 1].into_iter().chain(1..rank - 1).collect(),
         false => std::iter::once(0).chain(2..rank).chain([1]).collect(),
     };
-    im.apply("Transpose", &[&x], &[("perm", Setting::Ints(order))])
+    im.apply("Transpose", &[x], &[("perm", Setting::Ints(order))])
 }
 
 fn pooled(
@@ -132,11 +130,11 @@ fn pooled(
     let last = node.flag("channels_last");
     let mut x = dequantised(im, node, [0, 1, 2])?;
     if last {
-        x = channels(im, x, true)?;
+        x = channels(im, &x, true)?;
     }
     let mut made = im.apply(op, &[&x], settings)?;
     if last {
-        made = channels(im, made, false)?;
+        made = channels(im, &made, false)?;
     }
     quantised(im, node, made, [3, 4])
 }
