@@ -126,6 +126,8 @@ impl Import {
         let (dtype, count) = (elements.data().dtype(), elements.data().elements());
         let mut tensor = self.g.source(Class::Weight, &name, dtype, &[count])?;
         self.weights.push(Weight { name, elements });
+        // An operator may load an integer and then not need it.
+        self.replaces |= elem.is_integer();
         if elem.is_integer() {
             tensor = self.g.cast(tensor, DType::I32)?;
         }
