@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ::engine::tuning::Tuning;
-use ::engine::{Event, Events, Handle, LoadSpec, Request, State, TokenLogprobs};
+use ::engine::{Events, Handle, LoadSpec, Request, State, TokenLogprobs};
 use orind_testing::engine::{self, collect};
 use orind_testing::tiny;
 use plan::sample::Sampling;

@@ -72,8 +72,8 @@ fn outputs_that_are_not_finite_are_reported_and_replaced() {
     let got = client.step(&observation);
     assert!(got.iter().zip(&action).all(|(got, want)| (f64::from(*got) - want).abs() < 1e-5));
     let status = daemon.get("/orin/v1/status").json();
-    let lane = &status["lanes"][0];
-    assert_eq!((&lane["failed"], &lane["met"]), (&json!(1), &json!(1)));
+    let counts = &status["lanes"][0];
+    assert_eq!((&counts["failed"], &counts["met"]), (&json!(1), &json!(1)));
     drop(daemon);
     let daemon = Daemon::launch(&lane("policy", "safe = { brake = 0.0 }"));
     daemon.until("the lane has failed", |status| status["lanes"][0]["state"] == "failed");
