@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
+use parking_lot::Mutex;
 
 use model::tokenizer::Tokenizer;
 
@@ -79,7 +80,7 @@ impl Grammars {
     /// Opens a constraint. Starts the worker if there is none, or if it has ended.
     fn open(&self) -> io::Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair()?;
-        let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut service = self.service.lock();
         let opened = match &*service {
             Some(service) => service.open(theirs.try_clone()?),
             None => Err(io::ErrorKind::NotConnected.into()),
@@ -298,7 +299,7 @@ impl State {
 /// A copy for which there is no process fails at its first mask.
 impl Clone for Constraint {
     fn clone(&self) -> Self {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let copy = state.duplicate().unwrap_or_else(State::Failed);
         let ends = Arc::clone(&self.ends);
         Self { state: Mutex::new(copy), is_slow: self.is_slow, ends }
@@ -313,7 +314,7 @@ impl fmt::Debug for Constraint {
 
 impl Constraint {
     fn state(&mut self) -> &mut State {
-        self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.state.get_mut()
     }
 
     /// True if the next mask is not known yet, and an earlier one took long. A step of several

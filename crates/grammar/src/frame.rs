@@ -97,7 +97,7 @@ pub(crate) fn receive(mut stream: &UnixStream) -> io::Result<Option<Frame>> {
                 // SAFETY: the kernel has just created these descriptors for this process; nothing
                 // else owns them.
                 let owned = descriptors.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-                descriptor = owned.last();
+                descriptor = owned.collect::<Vec<_>>().pop();
             }
         }
         (message.bytes, descriptor)

@@ -337,7 +337,8 @@ fn duplicate(compiler: &Arc<Compiler>, socket: UnixStream, state: &State, isolat
         Isolation::Thread => {
             let (compiler, state) = (Arc::clone(compiler), state.duplicate());
             std::thread::spawn(move || {
-                identify(&socket);
+                // A thread has no process of its own that may be ended.
+                _ = frame::send(&socket, Tag::Process, &[]);
                 serve(&compiler, &socket, Some(state), Isolation::Thread);
             });
         }

@@ -38,7 +38,13 @@ pub(super) async fn admit(
         return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message)
             .hint("try again when GET /health answers 200"));
     }
-    let admission = match resident.engine.admit(requests) {
+    let mut admitted = resident.engine.admit(requests);
+    if matches!(admitted, Err(GenerateError::NoModel)) && app.keep_alive.unloaded().is_some() {
+        // The model's time has passed since it was found to be loaded.
+        app.keep_alive.restore(app, wanted).await?;
+        admitted = resident.engine.admit(requests);
+    }
+    let admission = match admitted {
         Err(GenerateError::NoModel) if !app.residents.additional().is_empty() => {
             return Err(model_not_found(app, wanted.unwrap_or_default()));
         }

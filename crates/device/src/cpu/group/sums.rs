@@ -30,7 +30,7 @@ impl Sums {
                 }
                 (_, Reduce::Sum) => self.sum += tensor::sum(isa, x, n),
                 (_, Reduce::Max) => {
-                    self.largest = plan::maximum(self.largest, tensor::largest(isa, x, n))
+                    self.largest = plan::maximum(self.largest, tensor::largest(isa, x, n));
                 }
             }
         }
