@@ -12,6 +12,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use ::engine::{Event, Grammar, Grammars, Handle, LoadSpec, Request, at_most_processors};
@@ -83,7 +84,9 @@ fn main() {
     let file = synthetic::locate(&path, &mut |_, _| {}).unwrap();
     let vocabulary = Vocabulary::from_metadata(Gguf::open(&file).unwrap().metadata()).unwrap();
     let compiler = Grammars::new(Arc::new(Tokenizer::new(vocabulary).unwrap()));
-    let constraints = grammars().map(|(name, grammar)| (name, compiler.compile(&grammar).unwrap()));
+    let constraints = grammars().map(|(name, grammar)| {
+        (name, compiler.compile(&grammar, &AtomicBool::new(false)).unwrap())
+    });
     let (tokens, rounds) = (number("ORIND_TOKENS", 64), number("ORIND_ROUNDS", 9));
     let handle = engine::start(LoadSpec {
         context: 1024,

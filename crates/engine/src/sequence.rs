@@ -396,10 +396,9 @@ impl Sequence {
         if stopped {
             return Some(FinishReason::Stop { text: self.stops.found().to_owned() });
         }
-        match complete {
-            Ok(true) => return Some(FinishReason::Complete),
-            // The next token reports the error of a constraint.
-            Ok(false) | Err(_) => {}
+        // The next token reports the error of a constraint.
+        if complete == Ok(true) {
+            return Some(FinishReason::Complete);
         }
         let full = self.position >= context;
         (self.generated() >= self.request.max_tokens || full).then_some(FinishReason::Length)

@@ -1,5 +1,7 @@
 //! Elementwise functions, reductions, softmax and matrix products.
 
+use std::f32::consts::FRAC_2_SQRT_PI;
+
 use plan::graph::{Graph, Result, Tensor};
 use plan::{Binary, Reduce, Unary};
 
@@ -217,8 +219,14 @@ pub fn ln_1p(g: &mut Graph, x: Tensor) -> Result {
 /// The error function, accurate to 1.5e-7, and near 0 to a few units in the last place: a Taylor
 /// polynomial, and Abramowitz and Stegun, formula 7.1.26.
 pub fn erf(g: &mut Graph, x: Tensor) -> Result {
-    const SERIES: [f32; 6] =
-        [-8.548_327e-4, 5.223_977_5e-3, -2.686_617e-2, 1.128_379_2e-1, -3.761_264e-1, 1.128_379_2];
+    const SERIES: [f32; 6] = [
+        -8.548_327e-4,
+        5.223_977_5e-3,
+        -2.686_617e-2,
+        1.128_379_2e-1,
+        -3.761_264e-1,
+        FRAC_2_SQRT_PI,
+    ];
     let far = erf_far(g, x)?;
     let (size, square) = (abs(g, x)?, square(g, x)?);
     let mut p = times(g, square, SERIES[0])?;

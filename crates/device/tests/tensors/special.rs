@@ -57,7 +57,8 @@ fn assert_bits(case: &parity::case::Case, want: &[(String, Vec<f32>)]) {
 #[test]
 fn functions_of_special_values_are_exact() {
     let [a, b] = pairs();
-    let exact: [(Unary, fn(f32) -> f32); 5] = [
+    type Function = fn(f32) -> f32;
+    let exact: [(Unary, Function); 5] = [
         (Unary::Neg, |x| -x),
         (Unary::Sqrt, f32::sqrt),
         (Unary::Recip, f32::recip),

@@ -158,7 +158,8 @@ const SPECIAL: [f32; 19] = [
 
 #[test]
 fn functions_of_special_values_are_right() {
-    let table: [(&str, fn(f64) -> f64); 14] = [
+    type Function = fn(f64) -> f64;
+    let table: [(&str, Function); 14] = [
         ("Abs", f64::abs),
         ("Relu", |x| if x.is_nan() { x } else { x.max(0.0) }),
         ("Sign", |x| if x.is_nan() || x == 0.0 { x } else { x.signum() }),
@@ -200,7 +201,8 @@ fn functions_of_two_special_values_are_right() {
     let n = SPECIAL.len();
     let a: Vec<f32> = SPECIAL.iter().flat_map(|a| [*a; SPECIAL.len()]).collect();
     let b = SPECIAL.repeat(n);
-    let table: [(&str, fn(f64, f64) -> f64); 7] = [
+    type Function = fn(f64, f64) -> f64;
+    let table: [(&str, Function); 7] = [
         ("Max", |a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }),
         ("Min", |a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) }),
         ("Div", |a, b| f64::from(a as f32 / b as f32)),

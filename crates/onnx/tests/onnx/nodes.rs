@@ -113,7 +113,7 @@ fn kinds_match_onnxruntime() {
         match run(&case, &device, 1.0) {
             End::Passed => {}
             End::Unsupported(why) | End::Failed(why) => {
-                failed.push(format!("{}: {why}", case.name))
+                failed.push(format!("{}: {why}", case.name));
             }
         }
     }
