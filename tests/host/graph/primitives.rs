@@ -133,7 +133,7 @@ fn binary(
         (Binary::Add, |u, v| u + v),
         (Binary::Sub, |u, v| u - v),
         (Binary::Mul, |u, v| u * v),
-        (Binary::Max, f64::max),
+        (Binary::Max, maximum),
         (Binary::LessEqual, |u, v| f64::from(u8::from(u <= v))),
     ];
     let (op, f) = functions[n % functions.len()];
@@ -247,7 +247,7 @@ fn reduce(g: &mut Graph, x: Tensor, a: &Array, axis: usize, n: usize) -> (Tensor
         });
         match op {
             Reduce::Sum => along.sum(),
-            Reduce::Max => along.fold(f64::NEG_INFINITY, f64::max),
+            Reduce::Max => along.fold(f64::NEG_INFINITY, maximum),
         }
     });
     (g.reduce(op, x, axis).unwrap(), result)
@@ -310,6 +310,11 @@ fn gather(case: &mut Case, x: Tensor, a: &Array, n: usize) -> (Tensor, Array) {
         a.at(&source)
     });
     (case.g.gather(x, &[at]).unwrap(), result)
+}
+
+/// Maximum of IEEE 754-2019: NaN if an operand is.
+fn maximum(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
 }
 
 proptest! {
