@@ -154,7 +154,7 @@ fn bad() -> Vec<Request> {
         post(CHAT, json!({"messages": [{"role": "nobody", "content": "x"}]})),
         raw("POST", COMPLETIONS, JSON, b"{\"prompt\": "),
         raw("POST", COMPLETIONS, JSON, &b"[".repeat(2000)),
-        raw("POST", COMPLETIONS, JSON, b"{\"prompt\": \"\\ud800\"}"),
+        raw("POST", COMPLETIONS, JSON, b"{\"prompt\": \"\\ud8\"}"),
         raw("POST", COMPLETIONS, JSON, &[b'"', 0xff, 0xfe, b'"']),
         raw("POST", COMPLETIONS, "text/plain", b"hello"),
         raw("POST", COMPLETIONS, JSON, &b" ".repeat(100_000)),

@@ -78,11 +78,16 @@ impl Elements {
     }
 }
 
+/// Facts about known values, by their address. The values are kept, so that addresses stay unique.
+type OfKnown<T> = HashMap<*const ArrayD<f64>, (Arc<ArrayD<f64>>, T)>;
+
 pub(crate) struct Import {
     pub(crate) g: Graph,
     pub(crate) weights: Vec<Weight>,
-    /// Known values that have become weights, by address. The values are kept, so that addresses stay unique.
-    uploaded: HashMap<*const ArrayD<f64>, (Arc<ArrayD<f64>>, Tensor)>,
+    /// Known values that have become weights.
+    uploaded: OfKnown<Tensor>,
+    /// The element that all elements of a known value equal, if any. Many nodes may use one value.
+    uniform: OfKnown<Option<f64>>,
     /// Index of the weight of a byte tensor.
     bytes: HashMap<Tensor, usize>,
     /// Results of `DequantizeLinear`.
@@ -100,6 +105,7 @@ impl Import {
             g: Graph::limited(most),
             weights: Vec::new(),
             uploaded: HashMap::new(),
+            uniform: HashMap::new(),
             bytes: HashMap::new(),
             dequantised: HashMap::new(),
         }
@@ -182,7 +188,7 @@ impl Import {
             Value::Known(known) => known,
         };
         if !known.elem.is_integer()
-            && let Some(value) = known.uniform()
+            && let Some(value) = self.uniform(known)
         {
             let constant = self.g.constant(value as f32);
             return Ok(self.g.expand(constant, known.shape())?);
@@ -197,10 +203,15 @@ impl Import {
         Ok(tensor)
     }
 
+    fn uniform(&mut self, known: &Known) -> Option<f64> {
+        let found = || (Arc::clone(&known.values), known.uniform());
+        self.uniform.entry(Arc::as_ptr(&known.values)).or_insert_with(found).1
+    }
+
     /// A value on the device as `F32`.
     pub(crate) fn float(&mut self, value: &Value) -> NodeResult<Tensor> {
         if let Value::Known(known) = value
-            && let Some(uniform) = known.uniform()
+            && let Some(uniform) = self.uniform(known)
         {
             let constant = self.g.constant(uniform as f32);
             return Ok(self.g.expand(constant, known.shape())?);
