@@ -147,7 +147,7 @@ class ControlLoop:
         if self._pending:
             if not self._ready(0.0):
                 raise Timeout(f"the previous step of the control loop {self.name} is not answered yet")
-            os.read(self._answer, 8)
+            self._signal()
         self._before = self._header[ANSWERED]
         self._began = time.monotonic_ns()
         self._header[STARTED] = self._began
@@ -165,7 +165,7 @@ class ControlLoop:
             self._spin(limit)
         if not self._ready(limit):
             raise Timeout(f"no answer of the control loop {self.name} within {limit} s")
-        os.read(self._answer, 8)
+        self._signal()
         self._pending = False
         took = max(self._header[ANSWERED_AT] - self._began, 0)
         self._steps += 1
@@ -191,9 +191,21 @@ class ControlLoop:
             if any(fd == self._answer for fd, _ in events):
                 return True
             if events:
-                raise ConnectError(self._reason() or f"the daemon closed the control loop {self.name}")
+                raise self._lost()
             if left <= 0.0:
                 return False
+
+    def _signal(self) -> None:
+        """Reads the signal of an answer. The end of the socket is none: it is readable too when the daemon is gone."""
+        try:
+            if os.read(self._answer, 8):
+                return
+        except OSError:
+            pass
+        raise self._lost()
+
+    def _lost(self) -> ConnectError:
+        return ConnectError(self._reason() or f"the daemon closed the control loop {self.name}")
 
     def _reason(self) -> Optional[str]:
         """Message of the error line that the daemon sends when a loop fails, if it has arrived."""
