@@ -355,6 +355,50 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn dots_u<const G: usize, const R: usize>(
+        mut acc: [[Self::I; R]; G],
+        w: [[Self::B; 4]; G],
+        a: *const i8,
+        most: u8,
+    ) -> [[Self::I; R]; G] {
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            for r in 0..R {
+                let a = a.add(64 * r).cast::<i32>();
+                let a = [
+                    _mm256_set1_epi32(a.read_unaligned()),
+                    _mm256_set1_epi32(a.add(1).read_unaligned()),
+                    _mm256_set1_epi32(a.add(2).read_unaligned()),
+                    _mm256_set1_epi32(a.add(3).read_unaligned()),
+                ];
+                for g in 0..G {
+                    for half in 0..2 {
+                        let mut pairs = [_mm256_setzero_si256(); 4];
+                        for (i, pairs) in pairs.iter_mut().enumerate() {
+                            *pairs = _mm256_maddubs_epi16(w[g][i][half], a[i]);
+                        }
+                        // Each is at most 2 * 127 * `most`. Sums of 16 bits take fewer operations, if they fit.
+                        let [p, q, s, t] = pairs;
+                        let sum = if most <= 32 {
+                            let four =
+                                _mm256_add_epi16(_mm256_add_epi16(p, q), _mm256_add_epi16(s, t));
+                            _mm256_madd_epi16(four, ones)
+                        } else if most <= 64 {
+                            let (p, s) = (_mm256_add_epi16(p, q), _mm256_add_epi16(s, t));
+                            _mm256_add_epi32(_mm256_madd_epi16(p, ones), _mm256_madd_epi16(s, ones))
+                        } else {
+                            let (p, q) = (_mm256_madd_epi16(p, ones), _mm256_madd_epi16(q, ones));
+                            let (s, t) = (_mm256_madd_epi16(s, ones), _mm256_madd_epi16(t, ones));
+                            _mm256_add_epi32(_mm256_add_epi32(p, q), _mm256_add_epi32(s, t))
+                        };
+                        acc[g][r][half] = _mm256_add_epi32(acc[g][r][half], sum);
+                    }
+                }
+            }
+            acc
+        }
+    }
+    #[inline(always)]
     unsafe fn init_8(_less128: i32) -> Self::I {
         unsafe { [_mm256_set1_epi32(super::BIAS); 2] }
     }
