@@ -363,35 +363,32 @@ impl Simd for Avx2 {
     ) -> [[Self::I; R]; G] {
         unsafe {
             let ones = _mm256_set1_epi16(1);
-            for r in 0..R {
-                let a = a.add(64 * r).cast::<i32>();
-                let a = [
-                    _mm256_set1_epi32(a.read_unaligned()),
-                    _mm256_set1_epi32(a.add(1).read_unaligned()),
-                    _mm256_set1_epi32(a.add(2).read_unaligned()),
-                    _mm256_set1_epi32(a.add(3).read_unaligned()),
-                ];
-                for g in 0..G {
-                    for half in 0..2 {
-                        let mut pairs = [_mm256_setzero_si256(); 4];
-                        for (i, pairs) in pairs.iter_mut().enumerate() {
-                            *pairs = _mm256_maddubs_epi16(w[g][i][half], a[i]);
+            // Pairs of products are at most 2 * 127 * `most`: so many of their sums fit in 16 bits.
+            let together = match most {
+                0..=32 => 4,
+                33..=64 => 2,
+                _ => 1,
+            };
+            let mut sums = [[[_mm256_setzero_si256(); 2]; R]; G];
+            for i in 0..4 {
+                for (sums, w) in sums.iter_mut().zip(&w) {
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let a = a.add(64 * r + 4 * i).cast::<i32>().read_unaligned();
+                        let a = _mm256_set1_epi32(a);
+                        for (sum, w) in sums.iter_mut().zip(w[i]) {
+                            let pairs = _mm256_maddubs_epi16(w, a);
+                            let first = i % together == 0;
+                            *sum = if first { pairs } else { _mm256_add_epi16(*sum, pairs) };
                         }
-                        // Each is at most 2 * 127 * `most`. Sums of 16 bits take fewer operations, if they fit.
-                        let [p, q, s, t] = pairs;
-                        let sum = if most <= 32 {
-                            let four =
-                                _mm256_add_epi16(_mm256_add_epi16(p, q), _mm256_add_epi16(s, t));
-                            _mm256_madd_epi16(four, ones)
-                        } else if most <= 64 {
-                            let (p, s) = (_mm256_add_epi16(p, q), _mm256_add_epi16(s, t));
-                            _mm256_add_epi32(_mm256_madd_epi16(p, ones), _mm256_madd_epi16(s, ones))
-                        } else {
-                            let (p, q) = (_mm256_madd_epi16(p, ones), _mm256_madd_epi16(q, ones));
-                            let (s, t) = (_mm256_madd_epi16(s, ones), _mm256_madd_epi16(t, ones));
-                            _mm256_add_epi32(_mm256_add_epi32(p, q), _mm256_add_epi32(s, t))
-                        };
-                        acc[g][r][half] = _mm256_add_epi32(acc[g][r][half], sum);
+                    }
+                }
+                if (i + 1) % together == 0 {
+                    for (acc, sums) in acc.iter_mut().zip(&sums) {
+                        for (acc, sums) in acc.iter_mut().zip(sums) {
+                            for (acc, &sum) in acc.iter_mut().zip(sums) {
+                                *acc = _mm256_add_epi32(*acc, _mm256_madd_epi16(sum, ones));
+                            }
+                        }
                     }
                 }
             }
