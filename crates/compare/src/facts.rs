@@ -2,8 +2,15 @@
 //! are read from its output or its binary, never assumed; unknown facts are `None`.
 
 use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::workload::Workload;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -32,6 +39,47 @@ pub struct Facts {
     pub built_for: Option<BTreeSet<String>>,
     /// Timed interface: `engine` (calls of its library) or `http` (requests to its server).
     pub clock: Option<String>,
+}
+
+/// Hash of the file that an engine read: of the workload's file if the engine opened nothing else, or of another one
+/// that it opened. `None` if its process was not seen to open a model.
+pub(super) fn file(opened: &BTreeSet<PathBuf>, work: &Workload) -> Option<String> {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    let wanted = identity(&work.model);
+    match opened.iter().find(|path| identity(path) != wanted && !is_part(path, &work.model)) {
+        Some(other) => hash(other).ok(),
+        None => opened.first().map(|_| work.sha256.clone()),
+    }
+}
+
+/// True for another part of a model in several files, `NAME-00002-of-00003.gguf`.
+fn is_part(path: &Path, model: &Path) -> bool {
+    let split = |path: &Path| {
+        let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?.to_owned();
+        let (rest, count) = name.rsplit_once("-of-")?;
+        Some((rest.rsplit_once('-')?.0.to_owned(), count.to_owned()))
+    };
+    path.parent() == model.parent() && split(path).is_some_and(|it| Some(it) == split(model))
+}
+
+fn hash(path: &Path) -> io::Result<String> {
+    let (mut file, mut hash, mut part) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut part)? {
+            0 => break,
+            read => hash.update(&part[..read]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Precision of activations in products with weights of these types, by the arithmetic of
+/// docs/numerics.md.
+pub(super) fn activations<'a>(weights: impl Iterator<Item = &'a str>) -> String {
+    // Norms and biases are F32 in every file.
+    let plain = |name: &str| ["F32", "F16", "BF16"].contains(&name);
+    let quantised = weights.into_iter().any(|name| !plain(name));
+    if quantised { "int8 blocks" } else { "f32" }.into()
 }
 
 /// Instruction sets that decide the speed of matmuls on a CPU: our name, the flag of
@@ -74,6 +122,22 @@ pub(super) fn system_info(line: &str) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn activations_follow_from_the_weights() {
+        assert_eq!(activations(["F32", "F16"].into_iter()), "f32");
+        assert_eq!(activations(["F32", "Q6_K"].into_iter()), "int8 blocks");
+    }
+
+    #[test]
+    fn parts_of_a_model_have_its_name_and_folder() {
+        let model = Path::new("/m/a-00001-of-00003.gguf");
+        assert!(is_part(Path::new("/m/a-00003-of-00003.gguf"), model));
+        for other in ["/m/b-00002-of-00003.gguf", "/n/a-00002-of-00003.gguf", "/m/a.gguf"] {
+            assert!(!is_part(Path::new(other), model), "{other}");
+        }
+        assert!(!is_part(Path::new("/m/b.gguf"), Path::new("/m/a.gguf")));
+    }
 
     #[test]
     fn instruction_sets_are_read_from_cpuinfo_and_system_info() {

@@ -1,8 +1,11 @@
 //! Process of a peer, in its own process group, which is killed when its owner is dropped. Stores
 //! the last lines of its output and samples its memory.
 
-use std::collections::VecDeque;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +28,9 @@ const LINE: usize = 4000;
 const RESULT: u64 = 256 << 20;
 /// Interval of memory observations.
 const LOOK: Duration = Duration::from_millis(20);
+/// Number of first observations that also find model files, and interval of later ones.
+const LOADING_LOOKS: u32 = 250;
+const MODEL_LOOKS: u32 = 25;
 
 /// Failure of a peer's process.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +60,7 @@ pub(super) struct Process {
     group: Pid,
     output: Arc<Mutex<VecDeque<String>>>,
     held: Arc<Mutex<ProcessMemory>>,
+    models: Arc<Mutex<ModelFiles>>,
     started: Instant,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -75,11 +82,12 @@ impl Process {
         let group = Pid::from_raw(id.unwrap_or_else(|| unreachable!("it was just started")));
         let output = Arc::<Mutex<VecDeque<String>>>::default();
         let held = Arc::<Mutex<ProcessMemory>>::default();
-        let mut tasks = vec![spawn(watch(group, Arc::clone(&held)))];
+        let models = Arc::<Mutex<ModelFiles>>::default();
+        let mut tasks = vec![spawn(watch(group, Arc::clone(&held), Arc::clone(&models)))];
         if let Some(stderr) = child.stderr.take() {
             tasks.push(spawn(listen(stderr, Arc::clone(&output))));
         }
-        Ok(Self { program, child, group, output, held, started, _tasks: tasks })
+        Ok(Self { program, child, group, output, held, models, started, _tasks: tasks })
     }
 
     pub(super) fn started(&self) -> Instant {
@@ -89,6 +97,11 @@ impl Process {
     /// Memory of the process and its children so far.
     pub(super) fn memory(&self) -> ProcessMemory {
         *self.held.lock()
+    }
+
+    /// GGUF files that the process and its children have opened or mapped so far.
+    pub(super) fn models(&self) -> BTreeSet<PathBuf> {
+        self.models.lock().paths()
     }
 
     /// Returns the stored lines of the output.
@@ -158,6 +171,8 @@ impl Drop for Process {
 pub(super) struct Finished {
     pub(super) printed: Vec<u8>,
     pub(super) held: ProcessMemory,
+    /// GGUF files that the process and its children opened or mapped.
+    pub(super) models: BTreeSet<PathBuf>,
 }
 
 /// Memory of a process and its children, in bytes.
@@ -178,7 +193,7 @@ pub(super) async fn run(
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = Process::start(command)?;
     let printed = process.result(input, limit).await?;
-    Ok(Finished { printed, held: process.memory() })
+    Ok(Finished { printed, held: process.memory(), models: process.models() })
 }
 
 fn how(status: ExitStatus) -> String {
@@ -212,9 +227,12 @@ async fn listen(from: impl AsyncRead + Unpin, output: Arc<Mutex<VecDeque<String>
     }
 }
 
-/// Samples the resident sets of a process group until all of its processes have exited.
-async fn watch(group: Pid, held: Arc<Mutex<ProcessMemory>>) {
-    loop {
+/// Samples the resident sets and the files of a process group until all of its processes have exited.
+async fn watch(group: Pid, held: Arc<Mutex<ProcessMemory>>, models: Arc<Mutex<ModelFiles>>) {
+    for looks in 0_u32.. {
+        if looks < LOADING_LOOKS || looks.is_multiple_of(MODEL_LOOKS) {
+            models.lock().look(group.as_raw());
+        }
         let now = process_memory(group.as_raw());
         {
             let mut held = held.lock();
@@ -224,17 +242,70 @@ async fn watch(group: Pid, held: Arc<Mutex<ProcessMemory>>) {
     }
 }
 
+/// GGUF files of a process and its children, from `/proc/PID/fd` and `/proc/PID/maps`.
+#[derive(Default)]
+struct ModelFiles {
+    /// Path of each file, by device and inode; `None` for other files.
+    files: BTreeMap<(u64, u64), Option<PathBuf>>,
+}
+
+impl ModelFiles {
+    fn paths(&self) -> BTreeSet<PathBuf> {
+        self.files.values().flatten().cloned().collect()
+    }
+
+    fn look(&mut self, pid: i32) {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        let open = entries(&folder.join("fd"));
+        for path in open.iter().filter_map(|fd| fs::read_link(fd).ok()) {
+            self.add(&path);
+        }
+        let maps = fs::read_to_string(folder.join("maps")).unwrap_or_default();
+        // The path follows address, permissions, offset, device and inode.
+        let mapped: BTreeSet<&str> =
+            maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
+        for path in mapped {
+            self.add(Path::new(path));
+        }
+        for thread in entries(&folder.join("task")) {
+            let children = fs::read_to_string(thread.join("children")).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+                self.look(child);
+            }
+        }
+    }
+
+    fn add(&mut self, path: &Path) {
+        let Ok(about) = fs::metadata(path) else { return };
+        if !about.is_file() {
+            return;
+        }
+        let file = self.files.entry((about.dev(), about.ino()));
+        file.or_insert_with(|| {
+            let mut magic = [0; 4];
+            let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+            (read.is_ok() && &magic == b"GGUF").then(|| path.to_owned())
+        });
+    }
+}
+
+/// Paths in a folder; none if it cannot be read.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
 /// Memory of a process and its children from `/proc/PID/status`: `VmHWM`, and `VmExe` plus `VmLib`,
 /// which together are all executable mappings (Linux `fs/proc/task_mmu.c`).
 pub(super) fn process_memory(pid: i32) -> ProcessMemory {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let of = |name: &str| -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         kib.unwrap_or(0) * 1024
     };
     let own = ProcessMemory { peak: of("VmHWM"), code: of("VmExe") + of("VmLib") };
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
     let children =
         children.split_whitespace().filter_map(|child| child.parse().ok()).map(process_memory);
@@ -281,19 +352,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn opened_and_mapped_models_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let [opened, other] = ["a model", "text"].map(|name| folder.path().join(name));
+        fs::write(&opened, b"GGUF and more").unwrap();
+        fs::write(&other, b"GGML and more").unwrap();
+        let script = format!(
+            "exec 8<'{}'; (exec 9<'{}'; sleep 0.3); sleep 0.1",
+            other.display(),
+            opened.display()
+        );
+        let finished = run(shell(&script), b"", Duration::from_secs(10)).await.unwrap();
+        assert_eq!(finished.models, [opened].into());
+    }
+
+    #[tokio::test]
     async fn dropping_a_process_kills_its_children() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let script = format!("sleep 1000 & echo $! > {}; wait", file.path().display());
         let process = Process::start(shell(&script)).unwrap();
         let child = loop {
-            let text = std::fs::read_to_string(file.path()).unwrap();
+            let text = fs::read_to_string(file.path()).unwrap();
             if let Ok(pid) = text.trim().parse::<i32>() {
                 break pid;
             }
             tokio::time::sleep(LOOK).await;
         };
         drop(process);
-        let gone = |pid: i32| match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        let gone = |pid: i32| match fs::read_to_string(format!("/proc/{pid}/stat")) {
             Ok(stat) => stat.contains(") Z "),
             Err(_) => true,
         };

@@ -16,6 +16,9 @@ use model::tokenizer::{Detokeniser, StopMatcher};
 use plan::sample::Adjustment;
 use sampling::Sampler;
 
+/// See [`Sequence::urgency`].
+const PATIENCE: u64 = 4;
+
 /// A running request.
 pub(super) struct Sequence {
     pub(super) request: Request,
@@ -41,6 +44,12 @@ pub(super) struct Sequence {
     prompt_len: usize,
     /// Number of prompt tokens submitted to the device.
     pub(super) submitted: usize,
+    /// Number of prompt tokens that the engine had submitted for all sequences when this one was admitted.
+    submitted_before: u64,
+    /// Number of prompt tokens that were in the cache when it was admitted.
+    cached_before: usize,
+    /// Sequence that evaluates this many first tokens of this prompt too, and started earlier. Its blocks are shared.
+    pub(super) shares_with: Option<(u64, usize)>,
     /// Number of tokens whose keys and values are in the cache.
     pub(super) position: usize,
     /// Number of them that the recurrent state lacks after a rejected draft. The next step evaluates them again, from the
@@ -93,6 +102,9 @@ impl Sequence {
             snapshots: Vec::new(),
             fork: None,
             submitted: 0,
+            submitted_before: 0,
+            cached_before: 0,
+            shares_with: None,
             position: 0,
             replay: 0,
             arrived,
@@ -187,6 +199,20 @@ impl Sequence {
 
     pub(super) fn in_prompt(&self) -> bool {
         self.position < self.prompt_len
+    }
+
+    /// Places its prompt among others, when the engine has submitted `submitted` prompt tokens so far and the cache has
+    /// `cached` of its tokens.
+    pub(super) const fn queue(&mut self, submitted: u64, cached: usize) {
+        self.submitted_before = submitted;
+        self.cached_before = cached;
+    }
+
+    /// Rank of its prompt among unfinished ones; the least is evaluated first. Shorter prompts pass it until they have
+    /// taken [`PATIENCE`] times the tokens that it needs itself, so no prompt waits for ever.
+    pub(super) fn urgency(&self) -> u64 {
+        let left = self.prompt_len - self.submitted.max(self.cached_before.min(self.prompt_len));
+        self.submitted_before.saturating_add(PATIENCE * left as u64)
     }
 
     /// True if part of the prompt has not been submitted.

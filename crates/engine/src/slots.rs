@@ -327,11 +327,24 @@ impl Slots {
         adapters: Scales,
         running: impl Iterator<Item = Running<'a>>,
     ) -> usize {
+        if !self.division.recurrent {
+            return 0;
+        }
+        let most = self.longest_prefix(prompt, adapters, running);
+        most.min(prompt.len().saturating_sub(1)) / BLOCK * BLOCK
+    }
+
+    /// Number of first tokens of a prompt that a cached or running sequence has too.
+    pub(super) fn longest_prefix<'a>(
+        &self,
+        prompt: &[u32],
+        adapters: Scales,
+        running: impl Iterator<Item = Running<'a>>,
+    ) -> usize {
         let cached = self.cached.iter().map(|one| (&one.tokens[..], one.adapters));
         let all = cached.chain(running.map(|running| (running.tokens, running.adapters)));
-        let all = all.filter(|(_, theirs)| *theirs == adapters && self.division.recurrent);
-        let most = all.map(|(tokens, _)| common_prefix(tokens, prompt)).max().unwrap_or(0);
-        most.min(prompt.len().saturating_sub(1)) / BLOCK * BLOCK
+        let all = all.filter(|(_, theirs)| *theirs == adapters);
+        all.map(|(tokens, _)| common_prefix(tokens, prompt)).max().unwrap_or(0)
     }
 
     /// Caches the current state of a sequence for others with its prefix. Returns the copy of the recurrent state to make;

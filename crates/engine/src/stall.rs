@@ -1,5 +1,5 @@
-//! Chunk length while other sequences decode: limits the delay of their next tokens. The duration of a row is
-//! estimated from earlier chunks.
+//! Chunk length while other sequences decode: limits the delay of their next tokens. Also the number of rows in flight,
+//! which limits the delay of the next prompt. The duration of a row is estimated from earlier chunks.
 
 use std::time::{Duration, Instant};
 
@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 const ROWS: usize = 8;
 /// Rows of the first chunk, before any measurement.
 const FIRST: usize = 32;
+/// Time, and before any measurement rows, of chunks in flight beyond which no other one is submitted.
+const QUEUED: Duration = Duration::from_millis(250);
+const QUEUED_ROWS: usize = 1024;
 /// Weight of the latest chunk in the moving average.
 const WEIGHT: f64 = 0.5;
 
@@ -32,6 +35,15 @@ impl Stall {
         let Some(most) = self.most else { return usize::MAX };
         let rows = self.row.map_or(FIRST, |row| (most.as_secs_f64() / row) as usize);
         (rows / ROWS * ROWS).max(ROWS)
+    }
+
+    /// True if the device has enough to do with this many rows of chunks in flight. More would delay a prompt that
+    /// arrives meanwhile and is shorter.
+    pub(super) fn suffices(&self, rows: usize) -> bool {
+        match self.row {
+            Some(row) => row * rows as f64 >= QUEUED.as_secs_f64(),
+            None => rows >= QUEUED_ROWS,
+        }
     }
 
     /// Notes the end of a step; for a chunk with its rows and the time of its submission.
@@ -72,6 +84,21 @@ mod tests {
             stall.done(Some((8, begin)), begin + (1100 + 160 * i) * MS);
         }
         assert_eq!(stall.rows(), ROWS);
+    }
+
+    #[test]
+    fn few_chunks_are_in_flight_on_a_slow_device() {
+        let mut stall = Stall::new(Duration::ZERO);
+        assert!(!stall.suffices(1000) && stall.suffices(1024));
+        let begin = stall.done;
+        stall.done(Some((512, begin)), begin + 512 * 5 * MS);
+        assert!(!stall.suffices(0) && !stall.suffices(49) && stall.suffices(50));
+        // A fast one: 20 us for each row.
+        let begin = stall.done;
+        for i in 1..40 {
+            stall.done(Some((500, begin)), begin + 10 * i * MS);
+        }
+        assert!(!stall.suffices(12_000) && stall.suffices(13_000));
     }
 
     #[test]

@@ -477,6 +477,52 @@ fn a_finished_sequence_does_not_change_the_others() {
     assert!(count(&calls, Call::Tokens(Kind::Decode, 1)) > 30, "{calls:?}");
 }
 
+/// Plans of the chunks that evaluated these prompts, which are submitted together and sample one token each. All whole
+/// chunks have the same plan.
+fn chunk_plans(engine: &Watched, prompts: &[Vec<u32>]) -> Vec<Prepared> {
+    let requests: Vec<Request> = prompts.iter().map(|p| request(p.clone(), 1)).collect();
+    let expected: Vec<Answer> = requests.iter().map(|r| engine.ask(r.clone())).collect();
+    engine.handle.exclusive("forget the cache", |_| ()).blocking_recv().unwrap().unwrap();
+    std::mem::take(&mut engine.log.lock().submitted);
+    let running = engine.begin_together(&requests);
+    let answers: Vec<Answer> = running.into_iter().map(|r| collect(r).unwrap()).collect();
+    assert_eq!(answers, expected);
+    engine.calls();
+    std::mem::take(&mut engine.log.lock().submitted)
+}
+
+#[test]
+fn a_short_prompt_passes_a_long_one() {
+    let engine = Watched::new(2);
+    let plans = chunk_plans(&engine, &[prompt(1, 8 * CHUNK), prompt(2, 3)]);
+    let [short, long @ ..] = &plans[..] else { panic!("no chunk") };
+    assert_eq!(long.len(), 8);
+    assert!(long.iter().all(|plan| plan == &long[0] && plan != short), "{plans:?}");
+}
+
+#[test]
+fn a_long_prompt_does_not_wait_for_all_short_ones() {
+    let engine = Watched::new(4);
+    let long = prompt(1, 4 * CHUNK);
+    let short = (2..62).map(|seed| prompt(seed, 8));
+    let plans = chunk_plans(&engine, &std::iter::once(long).chain(short).collect::<Vec<_>>());
+    assert_eq!(plans.len(), 4 + 60);
+    let short = plans[0];
+    let passed = plans.iter().take_while(|plan| **plan == short).count();
+    // Four times its own 64 tokens are 32 prompts of 8.
+    assert!((24..=40).contains(&passed), "{passed} short prompts first: {plans:?}");
+}
+
+#[test]
+fn a_prompt_shares_the_prefix_that_another_one_evaluates() {
+    let engine = Watched::new(2);
+    let long = prompt(1, 12 * CHUNK);
+    // It is shorter, but waits for the blocks that they have in common.
+    let short = [&long[..10 * CHUNK], &prompt(2, 4)].concat();
+    let plans = chunk_plans(&engine, &[long, short]);
+    assert!(plans.len() <= 12 + 3, "the common prefix was evaluated twice: {plans:?}");
+}
+
 #[test]
 fn decode_steps_alternate_with_chunks() {
     let engine = Watched::new(2);

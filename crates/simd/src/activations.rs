@@ -152,28 +152,18 @@ unsafe fn quantise_in<S: Simd>(
     // SAFETY: the caller's contract; partial loads stop at `k`.
     unsafe {
         let all = blocks(k);
-        let load = |b: usize| {
-            // A full block needs no partial loads.
-            if (b + 1) * BLOCK <= k {
-                let x = x.add(b * BLOCK);
-                return [S::load(x), S::load(x.add(LANES))];
-            }
-            let start = (b * BLOCK).min(k);
-            let mid = (start + LANES).min(k);
-            [load_first::<S>(x.add(start), mid - start), load_first::<S>(x.add(mid), k - mid)]
-        };
         let (zero, planes) = (S::splat(0.0), format.residual_planes);
         for first in (0..all).step_by(format.span) {
             let span = first..all.min(first + format.span);
             let mut max = zero;
             for b in span.clone() {
-                max = max_abs::<S>(load(b), max);
+                max = max_abs::<S>(load::<S>(x, b, k), max);
             }
             let fine = Scale::of::<S>(max);
             let minus_scale = S::splat(0.0 - fine.scale);
             max = zero;
             for b in span.clone() {
-                let (block, dst) = (load(b), dst.add(b * planes * step));
+                let (block, dst) = (load::<S>(x, b, k), dst.add(b * planes * step));
                 // The next row's block is usually the next write here.
                 S::prefetch(dst.wrapping_add(1).cast());
                 quantise_block::<S>(block, fine, dst);
@@ -185,14 +175,31 @@ unsafe fn quantise_in<S: Simd>(
                 let finer = Scale::of::<S>(max);
                 for b in span {
                     let dst = dst.add(b * planes * step);
-                    quantise_block::<S>(
-                        residual::<S>(dst, minus_scale, load(b)),
-                        finer,
-                        dst.add(step),
-                    );
+                    let rest = residual::<S>(dst, minus_scale, load::<S>(x, b, k));
+                    quantise_block::<S>(rest, finer, dst.add(step));
                 }
             }
         }
+    }
+}
+
+/// Block `b` of the `k` values at `x`, with zeroes behind the last one.
+///
+/// # Safety
+///
+/// As for [`quantise`].
+#[inline(always)]
+unsafe fn load<S: Simd>(x: *const f32, b: usize, k: usize) -> [S::F; 2] {
+    // SAFETY: the caller's contract; partial loads stop at `k`.
+    unsafe {
+        // A full block needs no partial loads.
+        if (b + 1) * BLOCK <= k {
+            let x = x.add(b * BLOCK);
+            return [S::load(x), S::load(x.add(LANES))];
+        }
+        let start = (b * BLOCK).min(k);
+        let mid = (start + LANES).min(k);
+        [load_first::<S>(x.add(start), mid - start), load_first::<S>(x.add(mid), k - mid)]
     }
 }
 
@@ -202,11 +209,12 @@ unsafe fn quantise_in<S: Simd>(
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn max_abs<S: Simd>(block: [S::F; 2], max: S::F) -> S::F {
+unsafe fn max_abs<S: Simd>([a, b]: [S::F; 2], max: S::F) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
         // `min` with a NaN returns its second operand.
-        let [a, b] = block.map(|x| S::min(S::abs(x), S::splat(f32::INFINITY)));
+        let infinite = S::splat(f32::INFINITY);
+        let (a, b) = (S::min(S::abs(a), infinite), S::min(S::abs(b), infinite));
         S::max(S::max(a, b), max)
     }
 }

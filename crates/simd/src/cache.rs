@@ -206,7 +206,7 @@ unsafe fn nibbles<S: Simd>(codes: *const u8) -> [S::I; 2] {
     // SAFETY: the caller's contract.
     unsafe {
         let (both, zero) = (S::load_u8(codes), S::splat_i(-8));
-        [S::and_i(both, S::splat_i(15)), S::shr_i::<4>(both)].map(|code| S::add_i(code, zero))
+        [S::add_i(S::and_i(both, S::splat_i(15)), zero), S::add_i(S::shr_i::<4>(both), zero)]
     }
 }
 

@@ -54,8 +54,8 @@ pub(crate) trait Quant {
             let place = |offset: usize| interleaved::<G>(sb, offset, g);
             let to = (to, first);
             match const { Self::FORM.scales } {
-                Scales::Half => two_scales::<S>(place, to, |p| S::load_f16(p.cast())),
-                Scales::BHalf => two_scales::<S>(place, to, |p| S::load_bf16(p.cast())),
+                Scales::Half => two_scales::<S, false>(place, to),
+                Scales::BHalf => two_scales::<S, true>(place, to),
                 Scales::HalfAndMinimum => sums::<S>(place, to),
                 Scales::One => one::<S>(place, to),
                 Scales::SixBits => six_bits::<S>(place, to),
@@ -80,22 +80,36 @@ pub(crate) trait Quant {
             if const { Self::CONVERTED } {
                 return S::splat(0.0);
             }
-            // Negated blocks have the opposite sign.
-            let alternating = const { Self::FORM.negated(1, 1) };
-            let join = |a: S::F, b: S::F| if alternating { S::sub(a, b) } else { S::add(a, b) };
-            let scale = |b: usize, half: usize| (*factors).scales[half][b];
+            let scales = &(*factors).scales;
             let sum = if const { Self::SPAN == 1 } {
-                scale(first, 0)
-            } else if const { Self::HALVES } {
-                let block = |b: usize| join(scale(b, 0), scale(b, 1));
-                let pair = |b: usize| S::add(block(b), block(b + 1));
-                S::add(S::add(pair(0), pair(2)), S::add(pair(4), pair(6)))
+                scales[0][first]
             } else {
-                let pair = |b: usize| join(scale(b, 0), scale(b + 1, 0));
-                S::add(S::add(pair(0), pair(2)), S::add(pair(4), pair(6)))
+                let mut pairs = [S::splat(0.0); 4];
+                for (i, pair) in pairs.iter_mut().enumerate() {
+                    let b = 2 * i;
+                    *pair = if const { Self::HALVES } {
+                        let first = Self::join::<S>(scales[0][b], scales[1][b]);
+                        S::add(first, Self::join::<S>(scales[0][b + 1], scales[1][b + 1]))
+                    } else {
+                        Self::join::<S>(scales[0][b], scales[0][b + 1])
+                    };
+                }
+                let [a, b, c, d] = pairs;
+                S::add(S::add(a, b), S::add(c, d))
             };
             S::mul(sum, S::splat(-BIAS_F))
         }
+    }
+
+    /// Sum of two neighbouring scales, of which a negated block has the opposite sign.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn join<S: Simd>(a: S::F, b: S::F) -> S::F {
+        // SAFETY: the caller's contract.
+        unsafe { if const { Self::FORM.negated(1, 1) } { S::sub(a, b) } else { S::add(a, b) } }
     }
 
     /// The stored integers of block `b` (32 columns) of the superblock at `sb`; index `g` contains columns `4g..4g+4`.
@@ -200,15 +214,16 @@ type To<S> = (*mut Factors<S>, usize);
 
 /// [`Scales::Half`], [`Scales::BHalf`].
 #[inline(always)]
-unsafe fn two_scales<S: Simd>(
+unsafe fn two_scales<S: Simd, const BRAIN: bool>(
     place: impl Fn(usize) -> *const u8,
     (to, first): To<S>,
-    load: impl Fn(*const u8) -> S::F,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
         for b in 0..2 {
-            (*to).scales[0][first + b] = load(place(32 * b));
+            let scale = place(32 * b).cast();
+            (*to).scales[0][first + b] =
+                if const { BRAIN } { S::load_bf16(scale) } else { S::load_f16(scale) };
         }
     }
 }

@@ -158,6 +158,22 @@ impl Form {
         }
     }
 
+    /// The greatest byte of an operand of unsigned products.
+    pub(crate) const fn greatest_operand(&self) -> u8 {
+        let (Levels::Table(levels), Less(offset) | Converted(offset) | Mirrored(offset)) =
+            (self.levels, self.integers)
+        else {
+            return self.greatest();
+        };
+        let (mut greatest, mut code) = (0, 0);
+        while code < levels.len() {
+            let level = levels[code].unsigned_abs();
+            greatest = if level > greatest { level } else { greatest };
+            code += 1;
+        }
+        greatest + offset
+    }
+
     /// The greatest code of the form's bits.
     const fn greatest(&self) -> u8 {
         ((1_u16 << self.bits) - 1) as u8

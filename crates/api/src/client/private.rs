@@ -55,6 +55,11 @@ pub struct Private {
 impl Private {
     /// Starts `program`, an `orinctl` binary: [`OWN`], or another build.
     pub async fn start(program: &Path) -> Result<Self, Error> {
+        Self::configured(program, "").await
+    }
+
+    /// Starts `program` with further lines of its configuration file.
+    pub async fn configured(program: &Path, more: &str) -> Result<Self, Error> {
         let setup = |what| move |source| Error::Setup { what, source };
         let directory = directory().map_err(setup("making a directory for the private daemon"))?;
         let socket = directory.join("orind.sock");
@@ -63,7 +68,7 @@ impl Private {
         let config = directory.join("orind.toml");
         // Any backend may be requested, and the ioctl filter does not allow CUDA.
         let settings = "shutdown_deadline_s = 0\nlog = \"warn\"\nioctl_filter = \"off\"\n";
-        std::fs::write(&config, settings)
+        std::fs::write(&config, format!("{settings}{more}"))
             .map_err(setup("writing the private daemon's configuration"))?;
         let started = Instant::now();
         let child = Command::new(program)

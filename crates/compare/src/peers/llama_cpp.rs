@@ -2,7 +2,7 @@
 //! installed, `llama-server` for latencies, answers and build flags.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -43,11 +43,40 @@ struct Row {
     type_v: String,
     #[serde(deserialize_with = "truth")]
     flash_attn: bool,
+    /// Compiled backends, `CPU` or `CUDA`.
+    #[serde(default)]
+    backends: String,
+    #[serde(default)]
+    n_gpu_layers: i64,
+    /// Architecture, size and file type: `llama 1B Q4_K - Medium`.
+    #[serde(default)]
+    model_type: String,
+    no_warmup: Option<bool>,
     n_prompt: u32,
     n_gen: u32,
     #[serde(default)]
     n_depth: u32,
     avg_ts: f64,
+}
+
+impl Row {
+    /// Device that evaluated the layers.
+    fn device(&self) -> Option<String> {
+        let on_gpu = self.n_gpu_layers != 0 && self.backends != "CPU";
+        let device = if on_gpu { self.backends.to_lowercase() } else { "cpu".into() };
+        (!self.backends.is_empty()).then_some(device)
+    }
+
+    /// File type of the weights in the names of files: `Q4_K_M`.
+    fn weights(&self) -> Option<String> {
+        let (name, variant) = self.model_type.split_once(" - ").unwrap_or((&self.model_type, ""));
+        let name = name.rsplit(' ').next().filter(|name| !name.is_empty())?;
+        // `Small`, `Medium`, `Large`.
+        Some(match variant.chars().next() {
+            Some(size) => format!("{name}_{size}"),
+            None => name.into(),
+        })
+    }
 }
 
 /// Line of `llama-batched-bench --output-format jsonl`.
@@ -100,7 +129,7 @@ impl LlamaCpp {
     ) -> Result<PeerAnswers, Error> {
         let (process, server, mut outcome) = self.start(work).await?;
         let answers = server.answers(work, id).await?;
-        outcome.facts.file = read_by(&work.model, work);
+        outcome.facts.file = facts::file(&process.models(), work);
         drop(process);
         Ok(PeerAnswers { answers, outcome })
     }
@@ -112,7 +141,7 @@ impl LlamaCpp {
         outcome.memory.seen(process.memory());
         drop(process);
         let built_for = outcome.facts.built_for.take();
-        outcome.facts = Facts { built_for, file: read_by(&work.model, work), ..speeds.facts };
+        outcome.facts = Facts { built_for, ..speeds.facts };
         outcome.speeds = speeds.speeds;
         outcome.first_token = times.first_token;
         outcome.between = times.between;
@@ -143,9 +172,9 @@ impl LlamaCpp {
         let first = first.ok_or_else(|| Error::Answer { peer: BENCH, what: "no rows".into() })?;
         let facts = Facts {
             version: format!("llama.cpp b{} ({})", first.build_number, first.build_commit),
-            device: Some(work.device.clone()),
-            weights: Some(work.file_type.clone()),
-            activations: Some("int8 blocks".into()),
+            device: first.device(),
+            file: facts::file(&finished.models, work),
+            weights: first.weights(),
             kv: Some(if first.type_k == first.type_v {
                 first.type_k.clone()
             } else {
@@ -154,7 +183,7 @@ impl LlamaCpp {
             threads: Some(first.n_threads),
             batch: Some(first.n_ubatch),
             flash_attention: Some(first.flash_attn),
-            warmup: Some(1),
+            warmup: first.no_warmup.map(|without| u32::from(!without)),
             clock: Some("engine".into()),
             ..Facts::default()
         };
@@ -234,11 +263,6 @@ impl LlamaCpp {
     }
 }
 
-/// Hash of the file that the engine reads, computed now.
-fn read_by(file: &Path, work: &Workload) -> Option<String> {
-    (file == work.model).then(|| work.sha256.clone())
-}
-
 const fn layers(work: &Workload) -> &'static str {
     if matches!(work.device.as_bytes(), b"cpu") { "0" } else { "99" }
 }
@@ -311,6 +335,68 @@ mod tests {
         }
     }
 
+    #[test]
+    fn facts_come_from_the_row() {
+        let row = |more: &str| -> Row {
+            let all = r#""build_commit":"abc","build_number":9,"n_ubatch":512,"n_threads":2,"type_k":"f16","type_v":"f16",
+                "flash_attn":true,"n_prompt":0,"n_gen":1,"avg_ts":1.0"#;
+            serde_json::from_str(&format!("{{{all}{more}}}")).unwrap()
+        };
+        let silent = row("");
+        assert_eq!((silent.device(), silent.weights(), silent.no_warmup), (None, None, None));
+        let gpu = row(
+            r#","backends":"CUDA","n_gpu_layers":99,"model_type":"qwen3 1.7B Q4_K - Medium","no_warmup":true"#,
+        );
+        assert_eq!(gpu.device().as_deref(), Some("cuda"));
+        assert_eq!((gpu.weights().as_deref(), gpu.no_warmup), (Some("Q4_K_M"), Some(true)));
+        let cpu = row(r#","backends":"CUDA","n_gpu_layers":0,"model_type":"llama 1B Q6_K""#);
+        assert_eq!(
+            (cpu.device().as_deref(), cpu.weights().as_deref()),
+            (Some("cpu"), Some("Q6_K"))
+        );
+    }
+
+    #[tokio::test]
+    async fn another_file_in_the_timed_run_is_found() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let [model, other] = ["m.gguf", "other.gguf"].map(|name| folder.path().join(name));
+        std::fs::write(&model, "GGUF, the model").unwrap();
+        std::fs::write(&other, "GGUF, another one").unwrap();
+        let script = folder.path().join(BENCH);
+        let row = r#"[{"build_commit":"a","build_number":9,"n_ubatch":512,"n_threads":2,"type_k":"f16","type_v":"f16",
+            "flash_attn":true,"n_prompt":0,"n_gen":8,"avg_ts":1.0}]"#;
+        let peer = LlamaCpp { folder: Some(folder.path().to_owned()) };
+        let work = Workload { model: model.clone(), sha256: "of the model".into(), ..work() };
+        let mut files = Vec::new();
+        for opened in [&model, &other] {
+            let opened = opened.display();
+            let text = format!("#!/bin/sh\nexec 9<'{opened}'\nsleep 0.3\necho '{row}'\n");
+            std::fs::write(&script, text).unwrap();
+            std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+            files.push(peer.bench(&work).await.unwrap().facts.file.unwrap());
+        }
+        assert_eq!(files[0], "of the model");
+        assert!(files[1].len() == 64 && files[1] != files[0], "{files:?}");
+    }
+
+    fn work() -> Workload {
+        Workload {
+            model: "m.gguf".into(),
+            sha256: String::new(),
+            file_type: "Q8_0".into(),
+            vocabulary: 100,
+            tests: vec![Test { kind: Kind::Decode, tokens: 8, depth: 0, batch: 1 }],
+            device: "cpu".into(),
+            threads: 2,
+            seed: 1,
+            prompt: 8,
+            stream: 4,
+            judged: Vec::new(),
+            steps: 1,
+        }
+    }
+
     /// Output of `-npp 1,16 -ntg 8 -npl 1,4`, shortened.
     #[test]
     fn batched_speeds_come_from_the_batched_bench() {
@@ -331,20 +417,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let peer = LlamaCpp { folder: Some(folder.path().to_owned()) };
         let test = Test { kind: Kind::Decode, tokens: 8, depth: 0, batch: 4 };
-        let work = Workload {
-            model: "m.gguf".into(),
-            sha256: String::new(),
-            file_type: "Q8_0".into(),
-            vocabulary: 100,
-            tests: vec![Test { batch: 1, ..test }, test],
-            device: "cpu".into(),
-            threads: 2,
-            seed: 1,
-            prompt: 8,
-            stream: 4,
-            judged: Vec::new(),
-            steps: 1,
-        };
+        let work = Workload { tests: vec![Test { batch: 1, ..test }, test], ..work() };
         let mut outcome = Outcome::default();
         peer.batched(&work, &mut outcome).await.unwrap();
         assert_eq!(outcome.speeds, BTreeMap::new());

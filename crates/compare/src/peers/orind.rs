@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::{Error, PeerAnswers, Vocabulary, list};
-use crate::facts::Facts;
+use crate::facts::{self, Facts};
 use crate::outcome::{Memory, Outcome};
 use crate::process;
 use crate::server::{Dialect, Server};
@@ -38,7 +38,8 @@ impl Orind {
 
     /// Starts a private daemon with the model.
     async fn start(&self, work: &Workload) -> Result<(Private, Server, Outcome), Error> {
-        let private = Private::start(&self.program).await?;
+        // Other engines decode without drafts, and so do the speed tests.
+        let private = Private::configured(&self.program, "draft_tokens = 0\n").await?;
         let request = LoadRequest {
             model: work.model.display().to_string(),
             // The command line has checked the name.
@@ -122,16 +123,17 @@ fn outcome(report: &Report, work: &Workload) -> Outcome {
     let (hash, mark) = commit.split_once('-').unwrap_or((commit, ""));
     let hash: String = hash.chars().take(12).collect();
     let commit = if mark.is_empty() { hash } else { format!("{hash}-{mark}") };
+    let made = manifest.provenance.as_ref();
     Outcome {
         facts: Facts {
             version: format!("orind {} ({commit})", manifest.version),
             device: Some(manifest.device.clone()),
-            file: Some(work.sha256.clone()),
+            file: made.and_then(|made| made.model_sha256.clone()),
             weights: Some(manifest.model.file_type.clone()),
-            activations: Some("int8 blocks".into()),
-            kv: manifest.provenance.as_ref().map(|made| made.kv_type.to_lowercase()),
+            activations: made
+                .map(|made| facts::activations(made.weight_types.keys().map(String::as_str))),
+            kv: made.map(|made| made.kv_type.to_lowercase()),
             threads: (manifest.threads > 0).then_some(manifest.threads),
-            flash_attention: Some(true),
             warmup: Some(manifest.spec.warmup),
             clock: Some("engine".into()),
             ..Facts::default()

@@ -8,6 +8,7 @@ use serde_json::json;
 use tokio::process::Command;
 
 use super::{Error, PeerAnswers, Settings};
+use crate::facts;
 use crate::outcome::{Answer, Outcome};
 use crate::process::{self, Finished};
 use crate::workload::{TOP, Workload};
@@ -107,7 +108,7 @@ impl Python {
         });
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let asked = json!({
-            "what": what, "model": work.model, "sha256": work.sha256, "file_type": work.file_type,
+            "what": what, "model": work.model, "file_type": work.file_type,
             "device": work.device, "threads": work.threads, "context": work.context(),
             "compile": self.compile, "half": self.half, "started": now.as_secs_f64(),
             "judged": work.judged, "steps": work.steps, "top": TOP, "stream": work.stream,
@@ -118,10 +119,12 @@ impl Python {
         command.arg("-c").arg(format!("{RUNNER}\n{}", self.engine));
         command.env("OMP_NUM_THREADS", work.threads.to_string()).env("PYTHONUNBUFFERED", "1");
         let finished = process::run(command, asked.to_string().as_bytes(), LIMIT).await?;
-        let printed = serde_json::from_slice(&finished.printed).map_err(|error| Error::Answer {
-            peer: self.name,
-            what: format!("unexpected JSON from its runner: {error}"),
-        })?;
+        let mut printed: Printed =
+            serde_json::from_slice(&finished.printed).map_err(|error| Error::Answer {
+                peer: self.name,
+                what: format!("unexpected JSON from its runner: {error}"),
+            })?;
+        printed.outcome.facts.file = facts::file(&finished.models, work);
         Ok((printed, finished))
     }
 }

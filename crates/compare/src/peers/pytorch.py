@@ -23,7 +23,6 @@ class PyTorch:
         self.facts = {
             "version": f"PyTorch {torch.__version__}, transformers {transformers.__version__}",
             "device": self.device,
-            "file": asked["sha256"],
             "weights": name,
             "activations": name,
             "kv": name,

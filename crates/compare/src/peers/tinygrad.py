@@ -27,7 +27,6 @@ class Tinygrad:
         self.facts = {
             "version": f"tinygrad {importlib.metadata.version('tinygrad')}",
             "device": asked["device"],
-            "file": asked["sha256"],
             "weights": ("f16" if half else "f32") if realized else asked["file_type"],
             "activations": "f32",
             "kv": "f16" if half else "f32",

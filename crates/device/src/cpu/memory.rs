@@ -7,9 +7,15 @@ use super::layout::{Cache, Layout, WeightStorage};
 use super::mem::AlignedBuf;
 use super::workspace::{Workspace, size};
 use crate::plan_buffers::PlanBuffers;
-use crate::{Error, Part, Result};
+use crate::slots::Pieces;
+use crate::{BLOCK, Error, Part, Result};
 use plan::{BufferId, Plan};
 use simd::activations::{F32Block, Q8Block};
+
+/// Positions of the KV cache, for all sequences together, that are resident before the first request; and the most
+/// bytes of them, and of each other buffer.
+const POPULATED_POSITIONS: usize = 4096;
+const POPULATED_BYTES: usize = 512 << 20;
 
 /// The memory of a plan's own buffers. `instance` orders all access.
 pub(super) struct PlanMemory {
@@ -85,7 +91,29 @@ impl Memory {
         };
         // SAFETY: no program can run on this memory yet.
         unsafe { memory.set_table(0, &memory.layout.table.first()) };
+        memory.populate();
         Ok(memory)
+    }
+
+    /// Makes resident what the first requests use: activations, and the first blocks and slots of each state.
+    /// Otherwise the first answer would take several times as long as the second, for the kernel's clearing of pages.
+    fn populate(&self) {
+        let buffers = [&self.arena, &self.q8, &self.f32, &self.step].into_iter();
+        for buffer in buffers.chain(&self.threads) {
+            buffer.populate(0..buffer.len().min(POPULATED_BYTES));
+        }
+        let states = &self.layout.states;
+        let block: usize = states.blocks.iter().map(|pieces| pieces.bytes).sum();
+        let blocks = (POPULATED_BYTES / block.max(1)).clamp(1, POPULATED_POSITIONS / BLOCK);
+        for (pieces, count) in states
+            .blocks
+            .iter()
+            .map(|pieces| (pieces, blocks))
+            .chain(states.rest.iter().map(|pieces| (pieces, 1)))
+        {
+            let Pieces { begin, bytes, .. } = *pieces;
+            self.caches.populate(begin..begin + pieces.count.min(count) * bytes);
+        }
     }
 
     pub(super) const fn layout(&self) -> &Layout {

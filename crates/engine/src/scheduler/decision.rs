@@ -1,6 +1,7 @@
 //! Scheduling policy: decides the next step from the state of the sequences and the steps in flight.
 //!
-//! Chunks of the oldest unfinished prompt alternate with decode steps of all sequences that are past their prompts.
+//! Chunks of the most urgent prompt alternate with decode steps of all sequences that are past their prompts. A short
+//! prompt passes a long one, even between two of its chunks; see [`Sequence::urgency`].
 //! A step that does not depend on unseen tokens is submitted before any wait: all chunks of a prompt, and one decode
 //! step of run-ahead (async scheduling).
 
@@ -50,15 +51,27 @@ pub(super) enum Decode {
 
 /// Decides the next step.
 pub(super) fn turn(active: &[Sequence], chunk_was_last: bool) -> Turn {
-    let prompt = active.iter().position(Sequence::in_prompt);
+    let mut prompts = active.iter().filter(|s| s.in_prompt());
+    // Do not start a decode step that excludes a sequence whose last chunk is in flight.
+    if prompts.any(|s| !s.has_chunks_left()) {
+        return Turn::Wait;
+    }
     let decodes = active.iter().any(|s| !s.in_prompt());
-    match prompt.filter(|at| active[*at].has_chunks_left()) {
+    match most_urgent(active) {
         Some(at) if !(decodes && chunk_was_last) => Turn::Prompt(at),
-        // Do not start a decode step that excludes a sequence whose last chunk is in flight.
-        None if prompt.is_some() => Turn::Wait,
         _ if decodes => Turn::Decode,
         _ => Turn::Wait,
     }
+}
+
+/// Index of the prompt whose chunk is next, if there is a prompt.
+fn most_urgent(active: &[Sequence]) -> Option<usize> {
+    let evaluates = |id, prefix| {
+        active.iter().any(|s| s.id == id && s.in_prompt() && s.submitted < prefix)
+    };
+    let waits = |s: &Sequence| s.shares_with.is_some_and(|(id, prefix)| evaluates(id, prefix));
+    let prompts = active.iter().enumerate().filter(|(_, s)| s.in_prompt() && !waits(s));
+    prompts.min_by_key(|(_, s)| (s.urgency(), s.id)).map(|(at, _)| at)
 }
 
 /// Decides the next decode step: from the tokens that the host has seen, or one step of run-ahead if no sequence needs

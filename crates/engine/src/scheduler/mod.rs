@@ -50,6 +50,8 @@ pub(super) struct Scheduler {
     in_flight: VecDeque<Work>,
     /// True if the latest submitted step was a chunk.
     chunk_was_last: bool,
+    /// Number of prompt tokens submitted so far.
+    submitted: u64,
     slots: Slots,
     prefix_files: Option<PrefixFiles>,
     stall: Stall,
@@ -82,6 +84,7 @@ impl Scheduler {
             admitted: 0,
             in_flight: VecDeque::new(),
             chunk_was_last: false,
+            submitted: 0,
             slots: Slots::default(),
             prefix_files: None,
             stall: Stall::new(Duration::ZERO),
@@ -343,7 +346,9 @@ impl Scheduler {
             self.shared.active.fetch_add(1, Ordering::Relaxed);
             self.admitted += 1;
             let (text, drafts) = (model.runner.text(), model.new_drafts());
-            self.active.push(Sequence::start(waiting, text, self.admitted, drafts));
+            let mut sequence = Sequence::start(waiting, text, self.admitted, drafts);
+            self.queue_prompt(&mut sequence);
+            self.active.push(sequence);
         }
     }
 

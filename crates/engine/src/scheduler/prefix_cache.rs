@@ -12,6 +12,20 @@ use crate::slots::{self, Start, WORTH_A_COPY, common_prefix};
 use device::{BLOCK, Part};
 
 impl Scheduler {
+    /// Places a new prompt among those that wait: behind one that evaluates its prefix too, and otherwise by the number
+    /// of tokens that it is going to evaluate.
+    pub(super) fn queue_prompt(&self, sequence: &mut Sequence) {
+        let (prompt, adapters) = (sequence.prompt(), sequence.request.adapters);
+        let running = self.active.iter().filter_map(Sequence::running);
+        let cached = self.slots.longest_prefix(prompt, adapters, running);
+        let same = self.active.iter().filter(|s| s.in_prompt() && s.request.adapters == adapters);
+        let shared = same.map(|s| (common_prefix(s.prompt(), prompt), s));
+        let shared = shared.filter(|(prefix, s)| *prefix >= (s.submitted.max(cached) + BLOCK));
+        let longest = shared.max_by_key(|(prefix, _)| *prefix);
+        sequence.shares_with = longest.map(|(prefix, s)| (s.id, prefix));
+        sequence.queue(self.submitted, cached);
+    }
+
     /// Assigns a slot with the longest cached prefix to a prompt. Called at the prompt's turn, so that it finds the prefix
     /// that it shares with the prompts before it. False if a step must finish first: block tables change while the
     /// device is idle.

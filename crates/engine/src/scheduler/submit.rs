@@ -91,6 +91,13 @@ impl Scheduler {
     }
 
     fn submit_chunk(&mut self, at: usize) -> Result<bool, device::Error> {
+        let rows = self.in_flight.iter().map(|work| match work {
+            Work::Chunk { start, end, .. } => end - start,
+            _ => 0,
+        });
+        if self.stall.suffices(rows.sum()) {
+            return Ok(false);
+        }
         let delays_others = self.active.iter().any(|s| !s.in_prompt());
         let runner = &mut loaded(&mut self.model).runner;
         let sequence = &mut self.active[at];
@@ -127,6 +134,7 @@ impl Scheduler {
             sequence.step_starts(Instant::now());
         }
         sequence.submitted = end;
+        self.submitted += (end - start) as u64;
         self.chunk_was_last = true;
         let (id, submitted) = (sequence.id, Instant::now());
         self.in_flight.push_back(Work::Chunk { id, start, end, outputs, submitted });

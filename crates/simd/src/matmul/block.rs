@@ -95,7 +95,7 @@ pub(super) unsafe fn add_half<S: Simd, Q: Quant, const G: usize, const R: usize>
         if const { Q::SIGNED } {
             S::dots_8(dots, operands, q)
         } else {
-            S::dots_u(dots, operands, q)
+            S::dots_u(dots, operands, q, const { Q::FORM.greatest_operand() })
         }
     }
 }

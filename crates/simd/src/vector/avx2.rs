@@ -355,6 +355,47 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn dots_u<const G: usize, const R: usize>(
+        mut acc: [[Self::I; R]; G],
+        w: [[Self::B; 4]; G],
+        a: *const i8,
+        most: u8,
+    ) -> [[Self::I; R]; G] {
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            // Pairs of products are at most 2 * 127 * `most`: so many of their sums fit in 16 bits.
+            let together = match most {
+                0..=32 => 4,
+                33..=64 => 2,
+                _ => 1,
+            };
+            let mut sums = [[[_mm256_setzero_si256(); 2]; R]; G];
+            for i in 0..4 {
+                for (sums, w) in sums.iter_mut().zip(&w) {
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let a = a.add(64 * r + 4 * i).cast::<i32>().read_unaligned();
+                        let a = _mm256_set1_epi32(a);
+                        for (sum, w) in sums.iter_mut().zip(w[i]) {
+                            let pairs = _mm256_maddubs_epi16(w, a);
+                            let first = i % together == 0;
+                            *sum = if first { pairs } else { _mm256_add_epi16(*sum, pairs) };
+                        }
+                    }
+                }
+                if (i + 1) % together == 0 {
+                    for (acc, sums) in acc.iter_mut().zip(&sums) {
+                        for (acc, sums) in acc.iter_mut().zip(sums) {
+                            for (acc, &sum) in acc.iter_mut().zip(sums) {
+                                *acc = _mm256_add_epi32(*acc, _mm256_madd_epi16(sum, ones));
+                            }
+                        }
+                    }
+                }
+            }
+            acc
+        }
+    }
+    #[inline(always)]
     unsafe fn init_8(_less128: i32) -> Self::I {
         unsafe { [_mm256_set1_epi32(super::BIAS); 2] }
     }

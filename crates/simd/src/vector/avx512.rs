@@ -268,6 +268,7 @@ impl Simd for Avx512 {
         mut acc: [[__m512i; R]; G],
         w: [[__m512i; 4]; G],
         a: *const i8,
+        _most: u8,
     ) -> [[__m512i; R]; G] {
         match (acc.as_flattened_mut().first_chunk_mut(), w.as_slice()) {
             (Some(acc), &[w]) if R == 8 => unsafe { eight(acc, w, a) },
@@ -290,7 +291,7 @@ impl Simd for Avx512 {
         w: [[__m512i; 4]; G],
         a: *const i8,
     ) -> [[__m512i; R]; G] {
-        unsafe { Self::dots_u(acc, w, a) }
+        unsafe { Self::dots_u(acc, w, a, u8::MAX) }
     }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {

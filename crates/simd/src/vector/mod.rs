@@ -209,12 +209,13 @@ pub(crate) trait Simd: Copy {
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
 
     /// [`Simd::dot_u`] of `R` rows, whose bytes are 64 apart, with four groups of each of `G` row groups, for the
-    /// four bytes at `a` and those after them.
+    /// four bytes at `a` and those after them. `most` is the greatest byte of `w`, known when inlined.
     #[inline(always)]
     unsafe fn dots_u<const G: usize, const R: usize>(
         mut acc: [[Self::I; R]; G],
         w: [[Self::B; 4]; G],
         a: *const i8,
+        _most: u8,
     ) -> [[Self::I; R]; G] {
         for i in 0..4 {
             for (acc, w) in acc.iter_mut().zip(&w) {

@@ -402,6 +402,7 @@ impl Simd for Neon {
         mut acc: [[Self::I; R]; G],
         w: [[Self::B; 4]; G],
         a: *const i8,
+        _most: u8,
     ) -> [[Self::I; R]; G] {
         unsafe {
             // One load for 16 columns of a row; the products select their four bytes.
@@ -422,7 +423,7 @@ impl Simd for Neon {
         w: [[Self::B; 4]; G],
         a: *const i8,
     ) -> [[Self::I; R]; G] {
-        unsafe { Self::dots_u(acc, w, a) }
+        unsafe { Self::dots_u(acc, w, a, u8::MAX) }
     }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {

@@ -6,6 +6,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
+mod inlined;
 mod numerics;
 mod tensors;
 
