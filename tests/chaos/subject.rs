@@ -211,16 +211,24 @@ impl Subject {
 
     /// Sends a request of the trial itself; retries while there are too many connections.
     pub(crate) fn raw(&self, request: &str) -> daemon::Answer {
+        self.try_raw(request).unwrap_or_else(|| panic!("no answer to {request:?}: it ends"))
+    }
+
+    /// Like [`Self::raw`]; `None` once the daemon is about to end.
+    pub(crate) fn try_raw(&self, request: &str) -> Option<daemon::Answer> {
         let start = Instant::now();
         loop {
-            let mut stream = self.connect().unwrap();
+            let mut stream = self.connect()?;
             let _ = stream.write_all(request.as_bytes());
             let mut bytes = Vec::new();
             let read = std::io::Read::read_to_end(&mut stream, &mut bytes);
+            if bytes.is_empty() && self.fate() != Fate::Serves {
+                return None;
+            }
             assert!(!bytes.is_empty(), "no answer to {request:?}: {read:?}");
             let answer = daemon::Answer::parse(&bytes);
             if !answer.body.contains("too_many_connections") {
-                return answer;
+                return Some(answer);
             }
             assert!(start.elapsed() < PATIENCE, "there is never a connection");
             std::thread::sleep(Duration::from_millis(20));
