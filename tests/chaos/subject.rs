@@ -129,6 +129,11 @@ impl Subject {
         self.dir.join("s")
     }
 
+    /// Socket of the control loops.
+    pub(crate) fn loops(&self) -> PathBuf {
+        self.dir.join("s.lanes")
+    }
+
     /// Path of a test model.
     pub(crate) fn model(&self, name: &str) -> PathBuf {
         self.dir.join(format!("models/{name}.gguf"))
@@ -218,21 +223,26 @@ impl Subject {
     pub(crate) fn try_raw(&self, request: &str) -> Option<daemon::Answer> {
         let start = Instant::now();
         loop {
-            let mut stream = self.connect()?;
-            let _ = stream.write_all(request.as_bytes());
-            let mut bytes = Vec::new();
-            let read = std::io::Read::read_to_end(&mut stream, &mut bytes);
-            if bytes.is_empty() && self.fate() != Fate::Serves {
-                return None;
-            }
-            assert!(!bytes.is_empty(), "no answer to {request:?}: {read:?}");
-            let answer = daemon::Answer::parse(&bytes);
+            let answer = self.try_raw_once(request)?;
             if !answer.body.contains("too_many_connections") {
                 return Some(answer);
             }
             assert!(start.elapsed() < PATIENCE, "there is never a connection");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Like [`Self::try_raw`], without retries.
+    pub(crate) fn try_raw_once(&self, request: &str) -> Option<daemon::Answer> {
+        let mut stream = self.connect()?;
+        let _ = stream.write_all(request.as_bytes());
+        let mut bytes = Vec::new();
+        let read = std::io::Read::read_to_end(&mut stream, &mut bytes);
+        if bytes.is_empty() && self.fate() != Fate::Serves {
+            return None;
+        }
+        assert!(!bytes.is_empty(), "no answer to {request:?}: {read:?}");
+        Some(daemon::Answer::parse(&bytes))
     }
 
     pub(crate) fn get(&self, path: &str) -> daemon::Answer {
