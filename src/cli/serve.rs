@@ -201,6 +201,7 @@ fn failure(error: &client::Error) -> Failure {
         }
         client::Error::Refused { status, .. } => (status.to_string(), Some(*status)),
         client::Error::NotRunning { .. } => ("nobody listens".into(), None),
+        client::Error::Silent { .. } => ("silent".into(), None),
         client::Error::Connect { .. } => ("no connection".into(), None),
         client::Error::Transport(_) => ("connection broken".into(), None),
         client::Error::Distrusted(_) | client::Error::Protocol(_) => {

@@ -65,8 +65,13 @@ impl Census {
 
     /// Value of a memory line in `/proc/PID/status`, in bytes.
     pub(crate) fn memory(pid: i32, name: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        Self::memory_if_alive(pid, name).unwrap()
+    }
+
+    /// The same of a process that may have ended.
+    pub(crate) fn memory_if_alive(pid: i32, name: &str) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
     }
 }

@@ -4,13 +4,28 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use orind_testing::daemon::post;
+use orind_testing::daemon::{head, post};
 use orind_testing::external::model;
 use orind_testing::random::Random;
 use serde_json::{Value, json};
 
-use crate::subject::Subject;
+use crate::clients;
+use crate::judge::Judge;
+use crate::request::catalogue;
+use crate::subject::{Fate, Subject};
+
+/// Time in which the daemon's health is answered next to hostile requests: a second, on a machine
+/// whose two processors are shared with other tests.
+const HEALTH: Duration = Duration::from_secs(5);
+
+/// Time in which a request for one token is answered next to hostile requests, and next to those of
+/// other clients.
+const TOKEN: Duration = Duration::from_secs(10);
+
+/// Request for one token, an index of the catalogue.
+const SHORT: usize = 1;
 
 /// Number of kinds.
 pub(crate) const KINDS: usize = 6;
@@ -75,6 +90,31 @@ pub(crate) fn request(kind: usize, seed: u64) -> Vec<u8> {
     }
 }
 
+/// Checks that others are served while hostile requests are. With `generates`, one token is requested
+/// too.
+pub(crate) fn others_are_served(subject: &Subject, judge: &Judge, generates: bool) {
+    for _ in 0..3 {
+        let begin = Instant::now();
+        let Some(answer) = subject.try_raw_once(&head("GET", "/health", "connection: close\r\n"))
+        else {
+            return;
+        };
+        let took = begin.elapsed();
+        assert!(
+            took < HEALTH || subject.fate() != Fate::Serves,
+            "health takes {took:?}: {answer:?}"
+        );
+        if generates {
+            let begin = Instant::now();
+            let answer = clients::ask(subject, &catalogue()[SHORT], false);
+            let took = begin.elapsed();
+            judge.answer(subject, SHORT, answer.as_ref());
+            assert!(took < TOKEN || subject.fate() != Fate::Serves, "a token takes {took:?}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Runs a network, replaces its weights by others of the same size, and runs it again. Panics if an
 /// answer has the values of another file.
 pub(crate) fn swapped_file(subject: &Subject, folder: &Path) {
@@ -87,7 +127,10 @@ pub(crate) fn swapped_file(subject: &Subject, folder: &Path) {
         let mut data = fs::File::create(folder.join("data")).unwrap();
         data.write_all(&weights).unwrap();
         drop(data);
-        let answer = subject.raw(&post("/orin/v1/run", &body.to_string()));
+        // Another step may end the daemon meanwhile.
+        let Some(answer) = subject.try_raw(&post("/orin/v1/run", &body.to_string())) else {
+            return;
+        };
         if answer.status == 200 {
             let found = answer.json()["outputs"]["y"]["values"][0].as_f64();
             assert_eq!(found, Some(f64::from(2.0 * value)), "{}", answer.json());

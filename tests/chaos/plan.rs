@@ -5,6 +5,8 @@ use std::fmt;
 use orind_testing::random::Random;
 
 use crate::hostile;
+use crate::loops;
+use crate::pulls;
 use crate::request;
 
 /// Number of steps of a plan, without those before the daemon's start.
@@ -126,6 +128,15 @@ pub(crate) enum Action {
     Hostile {
         kind: usize,
         seed: u64,
+    },
+    /// A client of the control loop.
+    Loop {
+        kind: usize,
+        seed: u64,
+    },
+    /// A download from a hostile server into the models directory.
+    Pull {
+        kind: usize,
     },
     /// A request head of `bytes` bytes.
     Head {
@@ -289,7 +300,7 @@ fn step(device: Device, random: &mut Random) -> Action {
             Llama, Llama, Qwen, Qwen, Missing, Truncated, Corrupt, Empty, Directory, Pipe, TooLarge,
         ])
     };
-    match random.below(47) {
+    match random.below(51) {
         0..10 => Action::Ask { request, stream, clients: 1 + random.below(4) },
         10..12 => {
             let requests = (0..2 + random.below(3)).map(|_| random.below(known));
@@ -326,6 +337,8 @@ fn step(device: Device, random: &mut Random) -> Action {
         39..41 => Action::Join,
         41 => Action::Restart,
         42..45 => Action::Hostile { kind: random.below(hostile::KINDS), seed: random.bits() },
+        45..48 => Action::Loop { kind: random.below(loops::KINDS), seed: random.bits() },
+        48 => Action::Pull { kind: random.below(pulls::KINDS) },
         _ => Action::Kill,
     }
 }

@@ -147,7 +147,7 @@ fn bad() -> Vec<Request> {
         post(COMPLETIONS, json!({"prompt": [-1]})),
         post(COMPLETIONS, json!({"prompt": []})),
         post(COMPLETIONS, json!({"prompt": "a", "temperature": 9})),
-        post(COMPLETIONS, json!({"prompt": "a", "n": 2})),
+        post(COMPLETIONS, json!({"prompt": "a", "n": 0})),
         post(COMPLETIONS, json!({"prompt": "a", "model": "another"})),
         post(COMPLETIONS, json!({"max_tokens": 1})),
         post(CHAT, json!({"messages": []})),

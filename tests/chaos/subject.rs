@@ -129,6 +129,11 @@ impl Subject {
         self.dir.join("s")
     }
 
+    /// Socket of the control loops.
+    pub(crate) fn loops(&self) -> PathBuf {
+        self.dir.join("s.lanes")
+    }
+
     /// Path of a test model.
     pub(crate) fn model(&self, name: &str) -> PathBuf {
         self.dir.join(format!("models/{name}.gguf"))
@@ -211,20 +216,33 @@ impl Subject {
 
     /// Sends a request of the trial itself; retries while there are too many connections.
     pub(crate) fn raw(&self, request: &str) -> daemon::Answer {
+        self.try_raw(request).unwrap_or_else(|| panic!("no answer to {request:?}: it ends"))
+    }
+
+    /// Like [`Self::raw`]; `None` once the daemon is about to end.
+    pub(crate) fn try_raw(&self, request: &str) -> Option<daemon::Answer> {
         let start = Instant::now();
         loop {
-            let mut stream = self.connect().unwrap();
-            let _ = stream.write_all(request.as_bytes());
-            let mut bytes = Vec::new();
-            let read = std::io::Read::read_to_end(&mut stream, &mut bytes);
-            assert!(!bytes.is_empty(), "no answer to {request:?}: {read:?}");
-            let answer = daemon::Answer::parse(&bytes);
+            let answer = self.try_raw_once(request)?;
             if !answer.body.contains("too_many_connections") {
-                return answer;
+                return Some(answer);
             }
             assert!(start.elapsed() < PATIENCE, "there is never a connection");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Like [`Self::try_raw`], without retries.
+    pub(crate) fn try_raw_once(&self, request: &str) -> Option<daemon::Answer> {
+        let mut stream = self.connect()?;
+        let _ = stream.write_all(request.as_bytes());
+        let mut bytes = Vec::new();
+        let read = std::io::Read::read_to_end(&mut stream, &mut bytes);
+        if bytes.is_empty() && self.fate() != Fate::Serves {
+            return None;
+        }
+        assert!(!bytes.is_empty(), "no answer to {request:?}: {read:?}");
+        Some(daemon::Answer::parse(&bytes))
     }
 
     pub(crate) fn get(&self, path: &str) -> daemon::Answer {

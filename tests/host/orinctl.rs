@@ -1,5 +1,6 @@
 //! `orinctl` as a program, without a daemon or model files, with its own cache directory.
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -461,4 +462,39 @@ fn a_private_daemon_ends_with_its_killed_client() {
     child.kill().unwrap();
     child.wait().unwrap();
     wait_until_gone(daemon);
+}
+
+/// A stopped daemon's socket accepts connections. A daemon that is only slow is waited for.
+#[test]
+#[ignore = "nightly"]
+fn nightly_a_silent_daemon_is_reported_and_a_slow_one_is_not() {
+    let home = Home::new();
+    let socket = home.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let status = |args: &[&str]| home.orinctl(args).arg("--socket").arg(&socket).output().unwrap();
+    for args in [&["status"][..], &["load", "a.gguf"], &["unload"], &["health"]] {
+        let begin = Instant::now();
+        let output = status(args);
+        let error = stderr(&output);
+        assert!(
+            !output.status.success() && error.contains("has answered nothing for 20 s"),
+            "{error}"
+        );
+        assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", begin.elapsed());
+    }
+    // Drops the connections of above.
+    listener.set_nonblocking(true).unwrap();
+    while listener.accept().is_ok() {}
+    listener.set_nonblocking(false).unwrap();
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"status\":\"ok\"}";
+    let served = std::thread::spawn(move || {
+        let (mut slow, _) = listener.accept().unwrap();
+        let (mut health, _) = listener.accept().unwrap();
+        health.write_all(answer.as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_secs(3));
+        slow.write_all(answer.as_bytes()).unwrap();
+    });
+    let output = status(&["health"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    served.join().unwrap();
 }

@@ -159,3 +159,63 @@ fn a_run_ends_with_its_client() {
     assert_eq!(answer["outputs"]["y"]["values"][0], 2.0, "{answer}");
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
+
+/// A loop without end, whose body computes on the device (`on_host` false) or when it is unrolled.
+fn endless(on_host: bool) -> Vec<u8> {
+    let long =
+        |number: u8, bytes: &[u8]| [&[number << 3 | 2][..], &varint(bytes.len()), bytes].concat();
+    let node = |op: &str, inputs: &[&str], output: &str, attribute: &[u8]| {
+        let mut all: Vec<u8> = inputs.iter().flat_map(|name| long(1, name.as_bytes())).collect();
+        all.extend([long(2, output.as_bytes()), long(4, op.as_bytes())].concat());
+        all.extend_from_slice(attribute);
+        long(1, &all)
+    };
+    let name = |number: u8, name: &str| long(number, &long(1, name.as_bytes()));
+    let body = [
+        node("Sqrt", &["s"], "s2", &[]),
+        node("Identity", &["c"], "c2", &[]),
+        ["i", "c", "s"].map(|input| name(11, input)).concat(),
+        ["c2", "s2"].map(|output| name(12, output)).concat(),
+    ];
+    let body = long(5, &[long(1, b"body"), long(6, &body.concat())].concat());
+    let number = [&[16, 7][..], &long(8, b"n"), &long(9, &(1_i64 << 40).to_le_bytes())].concat();
+    let one = [&[8, 1, 16, 1][..], &long(8, b"k"), &long(9, &2_f32.to_le_bytes())].concat();
+    let of = long(1, &[&[8, 1][..], &long(2, &long(1, &[8, 1]))].concat());
+    let input = long(11, &[long(1, b"x"), long(2, &of)].concat());
+    let state = if on_host { "k" } else { "x" };
+    let graph = [
+        node("Loop", &["n", "", state], "y", &body),
+        long(5, &number),
+        long(5, &one),
+        input,
+        name(12, "y"),
+    ];
+    [long(7, &graph.concat()), long(8, &[16, 17])].concat()
+}
+
+/// Preparing a network has limits of time and memory, whatever its few bytes unroll to.
+#[test]
+fn networks_that_unroll_for_ever_are_refused() {
+    let dir = TempDir::new().unwrap();
+    let daemon = Daemon::launch("threads = 1\nnetwork_seconds = 1");
+    let before = resident(daemon.pid());
+    for on_host in [false, true] {
+        let network = dir.path().join("endless.onnx");
+        fs::write(&network, endless(on_host)).unwrap();
+        let x = json!({"shape": [1], "values": [1.0]});
+        let answer = daemon.post(RUN, &json!({"model": network, "inputs": {"x": x}}));
+        assert_eq!(answer.error(), (400, "network_refused".into()), "{}", answer.body);
+        assert!(answer.message().contains("the limit"), "{}", answer.body);
+        let network = json!({"network": {"file": network, "shapes": {"x": [1]}}});
+        assert_eq!(daemon.post("/orin/v1/tune", &network).error().1, "network_refused");
+    }
+    let grown = resident(daemon.pid()).saturating_sub(before);
+    assert!(grown < 64 << 10, "{grown} KiB");
+}
+
+/// Resident memory of a process at most, in KiB.
+fn resident(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}

@@ -12,7 +12,7 @@ use strum::VariantNames;
 use super::{Backend, Config, ControlLoop, Error, IoctlFilter, Resident, Tune};
 
 /// Allowed range of each integer key.
-pub(super) const NUMBERS: [(&str, RangeInclusive<u64>); 13] = [
+pub(super) const NUMBERS: [(&str, RangeInclusive<u64>); 15] = [
     // An Orin has at most 64 GiB.
     ("memory_reserve_mib", 0..=65_536),
     ("threads", 0..=1024),
@@ -22,6 +22,8 @@ pub(super) const NUMBERS: [(&str, RangeInclusive<u64>); 13] = [
     ("draft_tokens", 0..=7),
     ("stall_ms", 0..=60_000),
     ("prefix_cache_mib", 0..=1 << 20),
+    ("network_seconds", 1..=3600),
+    ("network_memory_mib", 1..=65_536),
     ("queue_limit", 0..=65_536),
     ("max_connections", 1..=65_536),
     ("max_body_bytes", 1024..=1 << 30),
@@ -83,6 +85,8 @@ impl Config {
         count("draft_tokens", self.draft_tokens)?;
         number("stall_ms", self.stall_ms)?;
         number("prefix_cache_mib", self.prefix_cache_mib)?;
+        number("network_seconds", self.network_seconds)?;
+        number("network_memory_mib", self.network_memory_mib)?;
         count("queue_limit", self.queue_limit)?;
         count("max_connections", self.max_connections)?;
         count("max_body_bytes", self.max_body_bytes)?;

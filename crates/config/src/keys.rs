@@ -3,7 +3,7 @@
 use super::Config;
 
 /// All keys in the order of the documentation, and when a change takes effect.
-pub(super) const KEYS: [(&str, Effect); 39] = [
+pub(super) const KEYS: [(&str, Effect); 41] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -12,6 +12,8 @@ pub(super) const KEYS: [(&str, Effect); 39] = [
     ("model", Effect::Restart),
     ("models_dir", Effect::Now),
     ("network_root", Effect::Now),
+    ("network_seconds", Effect::Now),
+    ("network_memory_mib", Effect::Now),
     ("backend", Effect::NextLoad),
     ("gpu_mode", Effect::NextLoad),
     ("memory_reserve_mib", Effect::NextLoad),

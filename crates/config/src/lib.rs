@@ -52,6 +52,10 @@ pub struct Config {
     pub models_dir: PathBuf,
     /// Folder below which the ONNX networks lie that requests may name.
     pub network_root: PathBuf,
+    /// Processor time to prepare a network that a request names.
+    pub network_seconds: u64,
+    /// Memory to prepare a network that a request names, beyond its weights.
+    pub network_memory_mib: u64,
     pub backend: Backend,
     /// Limit on how much work is submitted to an Orin's GPU at once.
     pub gpu_mode: GpuMode,
@@ -209,6 +213,8 @@ impl Default for Config {
             model: String::new(),
             models_dir: default_models_dir(),
             network_root: "/".into(),
+            network_seconds: 2,
+            network_memory_mib: 64,
             backend: Backend::Auto,
             gpu_mode: GpuMode::Auto,
             memory_reserve_mib: 1024,

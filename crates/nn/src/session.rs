@@ -1,6 +1,7 @@
 //! Sessions: graphs on a device that share states by name. Each is a recorded plan, whose buffers
 //! are written and read by name.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use device::{Data, Device, Instance, Prepared, Request};
@@ -48,6 +49,33 @@ pub struct Session {
 struct Entry {
     plan: Plan,
     prepared: Prepared,
+    inputs: HashMap<String, BufferId>,
+    outputs: HashMap<String, BufferId>,
+}
+
+impl Entry {
+    fn new(plan: Plan, prepared: Prepared) -> Self {
+        let named = |class| {
+            let all = (0..).map(BufferId).zip(&plan.buffers);
+            let all = all.filter(|(_, buffer)| buffer.class == class);
+            all.map(|(id, buffer)| (buffer.name.clone(), id)).collect()
+        };
+        let (inputs, outputs) = (named(Class::Mailbox), named(Class::Output));
+        Self { plan, prepared, inputs, outputs }
+    }
+}
+
+/// The buffer of that name.
+fn find(
+    all: &HashMap<String, BufferId>,
+    what: &'static str,
+    name: &str,
+) -> Result<BufferId, Failure> {
+    all.get(name).copied().ok_or_else(|| {
+        let mut known: Vec<String> = all.keys().cloned().collect();
+        known.sort_unstable();
+        Failure::Unknown { what, name: name.to_owned(), known }
+    })
 }
 
 impl Session {
@@ -110,7 +138,7 @@ impl Session {
         let mut entries = Vec::new();
         for plan in plans {
             let prepared = instance.prepare(&plan)?;
-            entries.push(Entry { plan, prepared });
+            entries.push(Entry::new(plan, prepared));
         }
         Ok(Self { instance, entries })
     }
@@ -121,6 +149,12 @@ impl Session {
         &self.entries[graph].plan
     }
 
+    /// True if a step of a graph reads an input of that name.
+    #[must_use]
+    pub fn has_input(&self, graph: usize, name: &str) -> bool {
+        self.entries[graph].inputs.contains_key(name)
+    }
+
     /// Writes inputs of a graph; they keep their values for later steps.
     ///
     /// # Errors
@@ -128,7 +162,7 @@ impl Session {
     pub fn write(&mut self, graph: usize, inputs: &[Input<'_>]) -> Result<(), Failure> {
         let entry = &self.entries[graph];
         for &(name, data) in inputs {
-            let id = find(&entry.plan, Class::Mailbox, "input", name)?;
+            let id = find(&entry.inputs, "input", name)?;
             let want = entry.plan.buffer(id).elements();
             let have = data.elements();
             if have != want {
@@ -167,9 +201,9 @@ impl Session {
     /// # Errors
     /// There is no such output.
     pub fn output(&self, graph: usize, name: &str) -> Result<Vec<f32>, Failure> {
-        let plan = &self.entries[graph].plan;
-        let id = find(plan, Class::Output, "output", name)?;
-        let mut values = vec![0.0; plan.buffer(id).elements()];
+        let entry = &self.entries[graph];
+        let id = find(&entry.outputs, "output", name)?;
+        let mut values = vec![0.0; entry.plan.buffer(id).elements()];
         self.read(graph, name, &mut values)?;
         Ok(values)
     }
@@ -180,7 +214,7 @@ impl Session {
     /// There is no such output, or it has another number of values.
     pub fn read(&self, graph: usize, name: &str, values: &mut [f32]) -> Result<(), Failure> {
         let entry = &self.entries[graph];
-        let id = find(&entry.plan, Class::Output, "output", name)?;
+        let id = find(&entry.outputs, "output", name)?;
         let (want, have) = (entry.plan.buffer(id).elements(), values.len());
         if want != have {
             return Err(Failure::Length { name: name.to_owned(), want, have });
@@ -208,12 +242,4 @@ pub fn moves<'a>(
         }
     }
     Ok(g)
-}
-
-fn find(plan: &Plan, class: Class, what: &'static str, name: &str) -> Result<BufferId, Failure> {
-    plan.find(class, name).ok_or_else(|| {
-        let all = plan.buffers.iter().filter(|buffer| buffer.class == class);
-        let known = all.map(|buffer| buffer.name.clone()).collect();
-        Failure::Unknown { what, name: name.to_owned(), known }
-    })
 }

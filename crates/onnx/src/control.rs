@@ -138,12 +138,16 @@ fn choose<'m>(builder: &mut Builder<'m>, proto: &'m NodeProto) -> Built<Vec<Item
     if let Some(truth) = builder.truth(&condition, true)? {
         return builder.graph(branches[usize::from(!truth)], Vec::new());
     }
-    let both = branches.map(|branch| builder.graph(branch, Vec::new()));
-    if let [Ok(then), Ok(other)] = both
-        && let Ok(made) = select(&mut builder.im, &condition, then, other)
+    let first = builder.im.checks();
+    let then = builder.graph(branches[0], Vec::new());
+    let second = builder.im.checks();
+    let other = builder.graph(branches[1], Vec::new());
+    if let (Ok(then), Ok(other)) = (then, other)
+        && let Ok(made) = select(&mut builder.im, &condition, [first, second], then, other)
     {
         return Ok(made);
     }
+    builder.im.drop_checks(first);
     match builder.truth(&condition, false)? {
         Some(truth) => builder.graph(branches[usize::from(!truth)], Vec::new()),
         None => Err("the condition depends on data".into()),
@@ -153,11 +157,20 @@ fn choose<'m>(builder: &mut Builder<'m>, proto: &'m NodeProto) -> Built<Vec<Item
 fn select<'m>(
     im: &mut Import,
     condition: &Value,
+    [first, second]: [usize; 2],
     then: Vec<Item<'m>>,
     other: Vec<Item<'m>>,
 ) -> NodeResult<Vec<Item<'m>>> {
     let condition = im.float(condition)?;
     let condition = im.g.reshape(condition, &[])?;
+    let (one, zero) = (im.g.constant(1.0), im.g.constant(0.0));
+    let checks = im.checks();
+    for (range, values) in [(first..second, [one, zero]), (second..checks, [zero, one])] {
+        if !range.is_empty() {
+            let taken = im.g.select(condition, values[0], values[1])?;
+            im.restrict_checks(range, taken)?;
+        }
+    }
     let mut made = Vec::new();
     for (a, b) in then.into_iter().zip(other) {
         let (Some(a), Some(b)) = (a.value()?, b.value()?) else {

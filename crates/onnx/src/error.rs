@@ -26,6 +26,14 @@ pub enum Error {
     /// Several of the above, all that were found.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Self>),
+    /// A gather or scatter beyond its tensor.
+    #[error("an index that the network computes is outside of the axis that it selects from")]
+    Outside,
+    /// A limit of preparing a network.
+    #[error("preparing the network takes {what}, the limit")]
+    Limit { what: String },
+    #[error("the network was cancelled")]
+    Cancelled,
     /// The network was prepared for other data: a shape follows from values that have changed.
     #[error("a shape follows from the data, and the network is prepared for other data")]
     Changed,

@@ -39,6 +39,8 @@ fn tensors(graph: &mut GraphProto) -> Vec<&mut TensorProto> {
 pub struct External {
     pub path: PathBuf,
     pub identity: Identity,
+    /// Number of bytes that were read.
+    pub bytes: u64,
 }
 
 /// Reads the external values of a graph's tensors from `folder`, at most `most` bytes. Returns the
@@ -67,7 +69,10 @@ pub(crate) fn read_external(
         tensor.raw_data = values;
         tensor.data_location = 0;
     }
-    let of = |file: ExternalFile| External { path: file.path, identity: file.file.identity() };
+    let of = |file: ExternalFile| {
+        let (identity, bytes) = (file.file.identity(), file.file.len() - file.left);
+        External { path: file.path, identity, bytes }
+    };
     Ok(files.into_values().map(of).collect())
 }
 

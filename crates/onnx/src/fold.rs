@@ -33,6 +33,10 @@ const EXACT: f32 = 16_777_216.0;
 /// Most elements of a step of the evaluation.
 const MOST_EVALUATED: usize = 1 << 20;
 
+/// Most elements of all steps of the evaluation, and most nodes of its graph.
+const ALL_EVALUATED: usize = 1 << 22;
+const MOST_NODES: usize = 1 << 14;
+
 /// The outputs of a node: computed here if all its inputs are known and small, else built by its
 /// operator.
 pub(crate) fn fold(im: &mut Import, node: &Node<'_>, operator: Operator) -> NodeResult<Vec<Value>> {
@@ -63,8 +67,11 @@ fn evaluated(node: &Node<'_>, operator: Operator) -> Option<Vec<Value>> {
     if KEPT.contains(&node.op()) {
         return None;
     }
-    let mut im = Import::limited(MOST_EVALUATED);
+    let mut im = Import::limited(MOST_EVALUATED, MOST_NODES);
     let made = operator(&mut im, node).ok()?;
+    if im.g.computed() > ALL_EVALUATED {
+        return None;
+    }
     let mut open = false;
     for (i, value) in made.iter().enumerate() {
         let shape = im.shape(value);

@@ -43,6 +43,8 @@ pub(crate) struct ModelGraph {
     pub(crate) g: Graph,
     pub(crate) weights: Vec<Weight>,
     pub(crate) outputs: Vec<Output>,
+    /// True if it has the output [`bounds::OUTSIDE`](crate::bounds::OUTSIDE).
+    pub(crate) checks: bool,
 }
 
 /// Result of building.
@@ -83,6 +85,10 @@ pub(crate) struct Builder<'m> {
     depth: usize,
     /// Nodes visited, and their folded elements as nodes.
     work: usize,
+    /// Number of folded elements.
+    folded: usize,
+    /// The limit that ended building.
+    exceeded: Option<Error>,
     answers: &'m [Answer],
     answered: usize,
 }
@@ -98,11 +104,13 @@ pub(crate) fn build(
     let frame = Frame { base: 0, opset: model.opset, attributes: Rc::default() };
     let mut builder = Builder {
         model,
-        im: Import::new(),
+        im: Import::new(model.meter.most_nodes()),
         scopes: vec![HashMap::new()],
         frame,
         depth: 0,
         work: 0,
+        folded: 0,
+        exceeded: None,
         answers,
         answered: 0,
     };
@@ -120,6 +128,11 @@ pub(crate) fn build(
         match builder.step(proto) {
             Ok(()) => {}
             Err(Stop::Failed(why)) => {
+                let nodes = builder.im.g.size();
+                let limit = builder.exceeded.take().or_else(|| model.meter.too_many(nodes));
+                if let Some(limit) = limit {
+                    return Err(limit);
+                }
                 errors.push(error(why));
                 builder.fail(proto);
                 if errors.len() == MAX_ERRORS || builder.is_full() {
@@ -206,6 +219,12 @@ impl<'m> Builder<'m> {
     /// Counts work, so that neither calls, loops nor folding let a small file take long.
     pub(crate) fn charge(&mut self, elements: usize) -> NodeResult<()> {
         self.work = self.work.saturating_add(1 + elements / ELEMENTS_PER_NODE);
+        self.folded = self.folded.saturating_add(elements);
+        if let Err(limit) = self.model.meter.check(self.folded) {
+            let what = limit.to_string();
+            self.exceeded = Some(limit);
+            return Err(invalid(what));
+        }
         if self.is_full() {
             return Err(invalid(format!(
                 "the unrolled graph has more than {MAX_NODES} nodes, the limit"
@@ -372,20 +391,36 @@ impl<'m> Builder<'m> {
             let refused = |what: &str| Error::Model { what: format!("output `{name}` {what}") };
             let Ok(item) = self.item(name) else { return Err(refused("is made by no node")) };
             let Item::Value(value) = item else { return Err(refused("is not a tensor")) };
-            outputs.push(self.im.output(name, &value)?);
+            let made = self.im.output(name, &value);
+            self.check_nodes()?;
+            outputs.push(made?);
         }
+        let checks = self.checks()?;
         let Import { g, weights, .. } = self.im;
-        Ok(Outcome::Whole(ModelGraph { g, weights, outputs }))
+        Ok(Outcome::Whole(ModelGraph { g, weights, outputs, checks }))
     }
 
     fn stage(mut self, values: &[Value], optional: bool, error: Error) -> Result<Outcome> {
         let mut outputs = Vec::new();
         for (i, value) in values.iter().enumerate() {
-            outputs.push(self.im.output(&i.to_string(), value)?);
+            let made = self.im.output(&i.to_string(), value);
+            self.check_nodes()?;
+            outputs.push(made?);
         }
+        let checks = self.checks()?;
         let Import { g, weights, .. } = self.im;
-        let graph = ModelGraph { g, weights, outputs };
+        let graph = ModelGraph { g, weights, outputs, checks };
         Ok(Outcome::Stage { graph, optional, error })
+    }
+
+    fn checks(&mut self) -> Result<bool> {
+        let made = self.im.output_checks();
+        self.check_nodes()?;
+        made.map_err(|why| Error::Model { what: why.what })
+    }
+
+    fn check_nodes(&self) -> Result<()> {
+        self.model.meter.too_many(self.im.g.size()).map_or(Ok(()), Err)
     }
 }
 

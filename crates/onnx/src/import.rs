@@ -84,6 +84,8 @@ type OfKnown<T> = HashMap<*const ArrayD<f64>, (Arc<ArrayD<f64>>, T)>;
 pub(crate) struct Import {
     pub(crate) g: Graph,
     pub(crate) weights: Vec<Weight>,
+    /// For each computed index, `[1]`: 1 if one is outside of its axis.
+    pub(crate) outside: Vec<Tensor>,
     /// Known values that have become weights.
     uploaded: OfKnown<Tensor>,
     /// The element that all elements of a known value equal, if any. Many nodes may use one value.
@@ -95,15 +97,17 @@ pub(crate) struct Import {
 }
 
 impl Import {
-    pub(crate) fn new() -> Self {
-        Self::limited(MOST)
+    /// A graph of at most `nodes` nodes.
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self::limited(MOST, nodes)
     }
 
     /// Like [`Self::new`], with at most `most` elements in a step.
-    pub(crate) fn limited(most: usize) -> Self {
+    pub(crate) fn limited(most: usize, nodes: usize) -> Self {
         Self {
-            g: Graph::limited(most),
+            g: Graph::limited(most, nodes),
             weights: Vec::new(),
+            outside: Vec::new(),
             uploaded: HashMap::new(),
             uniform: HashMap::new(),
             bytes: HashMap::new(),

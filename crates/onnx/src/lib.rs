@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod bounds;
 mod control;
 mod error;
 mod external;
@@ -17,6 +18,7 @@ mod graph;
 mod import;
 mod item;
 mod legacy;
+mod limits;
 mod model;
 mod network;
 mod node;
@@ -28,6 +30,7 @@ mod sequence;
 pub use array::{Array, Elem};
 pub use error::{Error, Result};
 pub use external::{External, Links};
+pub use limits::Limits;
 pub use model::{Declared, Extent, Model};
 pub use network::Network;
 pub use ops::supported;

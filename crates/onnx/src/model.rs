@@ -11,6 +11,7 @@ use prost::Message as _;
 use crate::array::{Elem, Known};
 use crate::error::{Error, NodeResult, Result, invalid};
 use crate::external::{External, Links, read_external};
+use crate::limits::{Limits, Meter};
 use crate::node::node_name;
 use crate::proto::{
     FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
@@ -29,6 +30,9 @@ pub struct Model {
     pub(crate) functions: HashMap<(String, String), FunctionProto>,
     producer: String,
     external: Vec<External>,
+    /// Number of bytes of its files.
+    bytes: u64,
+    pub(crate) meter: Meter,
 }
 
 /// Declared extent of an axis.
@@ -101,6 +105,8 @@ impl Model {
             functions: named,
             producer: producer_name,
             external: Vec::new(),
+            bytes: bytes.len() as u64,
+            meter: Meter::default(),
         };
         let mut errors = Vec::new();
         let mut missing = Missing {
@@ -130,6 +136,14 @@ impl Model {
             errors.push(refused("sparse initializers are not supported".into()));
         }
         Error::all(errors).map_or(Ok(model), Err)
+    }
+
+    /// Limits what preparing networks of this model may take from now on, on this thread.
+    #[must_use]
+    pub fn limited(mut self, limits: Limits) -> Self {
+        let external = self.external.iter().map(|file| file.bytes);
+        self.meter = Meter::start(limits, self.bytes + external.sum::<u64>());
+        self
     }
 
     #[must_use]

@@ -1,12 +1,13 @@
 //! A model on a device, for given input shapes: one recorded plan, its inputs and outputs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use device::{Data, Device};
 use nn::{Session, SessionOptions};
 use plan::{Bucket, Class, Outputs, Plan};
 
 use crate::array::{Array, Elem};
+use crate::bounds::OUTSIDE;
 use crate::error::{Error, Result};
 use crate::graph::{Answer, ModelGraph, Outcome, Output, build};
 use crate::import::Elements;
@@ -26,6 +27,8 @@ pub struct Network {
     inputs: BTreeMap<String, (Elem, Vec<usize>)>,
     fixed: BTreeMap<String, Array>,
     outputs: Vec<Output>,
+    /// True if a step reports computed indices that are outside of their axis.
+    checks: bool,
     stages: Vec<Stage>,
 }
 
@@ -72,7 +75,10 @@ impl Network {
         let mut answers = Vec::new();
         loop {
             match build(model, &inputs, fixed, &answers)? {
-                Outcome::Whole(graph) => return Self::open(device, options, graph, inputs, fixed),
+                Outcome::Whole(graph) => {
+                    model.meter.check(0)?;
+                    return Self::open(device, options, graph, inputs, fixed);
+                }
                 // There is no data to look at.
                 Outcome::Stage { optional: true, .. } => answers.push(Answer::Data),
                 Outcome::Stage { error, .. } => return Err(error),
@@ -91,10 +97,11 @@ impl Network {
         if graph.weights.iter().any(|weight| !matches!(weight.elements, Elements::F32(_))) {
             graph.drop_unused_weights()?;
         }
-        let ModelGraph { g, weights, outputs } = graph;
+        let ModelGraph { g, weights, outputs, checks } = graph;
         let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
         let session = Session::open_with(device, options, &held, [], &[&g])?;
-        Ok(Self { session, inputs, fixed: fixed.clone(), outputs, stages: Vec::new() })
+        let fixed = fixed.clone();
+        Ok(Self { session, inputs, fixed, outputs, checks, stages: Vec::new() })
     }
 
     /// Prepares the model for inputs like these. Shapes and branches inside the model may depend on
@@ -132,6 +139,7 @@ impl Network {
                     if !stages.is_empty() {
                         graph.drop_unused_weights()?;
                     }
+                    model.meter.check(0)?;
                     let network = Self::open(device, options, graph, fitted, &fixed)?;
                     return Ok(Self { stages, ..network });
                 }
@@ -155,7 +163,8 @@ impl Network {
                 return Err(error);
             } else {
                 let mut network = Self::open(device, options, graph, fitted, &fixed)?;
-                let found = network.run(inputs)?;
+                model.meter.check(0)?;
+                let found = model.meter.exempt(|| network.run(inputs))?;
                 let values = (0..found.len()).filter_map(|i| found.get(&i.to_string())?.known());
                 answers.push(Answer::Values(values.collect()));
                 stages.push(Stage { network, found });
@@ -210,9 +219,10 @@ impl Network {
         }
         self.step()?;
         let mut all = BTreeMap::new();
-        for Output { name, elem, shape, .. } in &self.outputs {
+        for output in &self.outputs {
+            let Output { name, elem, shape, .. } = output;
             let mut values = vec![0.0; shape.iter().product()];
-            self.read(name, &mut values)?;
+            self.read_output(name, Some(output), &mut values)?;
             all.insert(name.clone(), Array { elem: *elem, shape: shape.clone(), values });
         }
         Ok(all)
@@ -239,7 +249,7 @@ impl Network {
             return Err(Error::Input { name: name.to_owned(), what });
         }
         // An input that no step reads has no buffer.
-        if self.session.plan(STEP).find(Class::Mailbox, name).is_none() {
+        if !self.session.has_input(STEP, name) {
             return Ok(());
         }
         let checked = Array::check(*elem, values);
@@ -255,10 +265,17 @@ impl Network {
     /// Runs one step with the current inputs.
     ///
     /// # Errors
-    /// The device fails.
+    /// The device fails, or an index that the network computes is outside of its axis.
     pub fn step(&mut self) -> Result<()> {
         if self.outputs.iter().any(|output| output.known.is_none()) {
             self.session.run(STEP, 1)?;
+            let mut outside = [0.0];
+            if self.checks {
+                self.session.read(STEP, OUTSIDE, &mut outside)?;
+            }
+            if outside != [0.0] {
+                return Err(Error::Outside);
+            }
         }
         Ok(())
     }
@@ -276,13 +293,16 @@ impl Network {
     /// # Errors
     /// There is no such output, or it has another number of values.
     pub fn read(&self, name: &str, values: &mut [f32]) -> Result<()> {
-        let known = self.outputs.iter().find(|output| output.name == name);
-        match known.and_then(|output| output.known.as_ref()) {
+        let output = self.outputs.iter().find(|output| output.name == name);
+        self.read_output(name, output, values)
+    }
+
+    fn read_output(&self, name: &str, output: Option<&Output>, values: &mut [f32]) -> Result<()> {
+        match output.and_then(|output| output.known.as_ref()) {
             Some(known) if known.len() == values.len() => values.copy_from_slice(known),
             _ => self.session.read(STEP, name, values)?,
         }
-        let elem = self.outputs.iter().find(|output| output.name == name);
-        let checked = elem.map_or(Ok(()), |output| Array::check(output.elem, values));
+        let checked = output.map_or(Ok(()), |output| Array::check(output.elem, values));
         checked.map_err(|what| Error::Output { name: name.to_owned(), what })
     }
 
@@ -342,7 +362,9 @@ impl ModelGraph {
     /// Drops the weights that no step reads, since an earlier stage computed what they are for.
     fn drop_unused_weights(&mut self) -> Result<()> {
         let plan = self.plan()?;
-        self.weights.retain(|weight| plan.find(Class::Weight, &weight.name).is_some());
+        let buffers = plan.buffers.iter().filter(|buffer| buffer.class == Class::Weight);
+        let read: HashSet<&str> = buffers.map(|buffer| &*buffer.name).collect();
+        self.weights.retain(|weight| read.contains(&*weight.name));
         Ok(())
     }
 }

@@ -57,25 +57,25 @@ impl Arena {
         lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.first));
 
         let mut starts = vec![0; plan.buffers.len()];
-        let mut placed: Vec<(u64, Life)> = Vec::with_capacity(lives.len());
+        // Indices into `lives` of the buffers that have an offset, by offset.
+        let mut placed: Vec<u32> = Vec::with_capacity(lives.len());
         let mut total = 0;
-        for life in lives {
-            let mut taken: Vec<(u64, u64)> = placed
-                .iter()
-                .filter(|(_, other)| other.first <= life.last && life.first <= other.last)
-                .map(|(offset, other)| (*offset, offset + other.bytes))
-                .collect();
-            taken.sort_unstable();
+        for (at, life) in lives.iter().enumerate() {
             let mut offset = 0;
-            for (start, end) in taken {
+            for other in placed.iter().map(|other| &lives[*other as usize]) {
+                let start = starts[other.buffer];
                 if offset + life.bytes <= start {
                     break;
                 }
-                offset = offset.max(end);
+                if other.first <= life.last && life.first <= other.last {
+                    offset = offset.max(start + other.bytes);
+                }
             }
             starts[life.buffer] = offset;
             total = total.max(offset + life.bytes);
-            placed.push((offset, life));
+            let before =
+                placed.partition_point(|other| starts[lives[*other as usize].buffer] <= offset);
+            placed.insert(before, at as u32);
         }
         let offset = |(whole, before): (usize, u64)| starts[whole] + before;
         Self { bytes: total, offsets: places.into_iter().map(|at| at.map(offset)).collect() }

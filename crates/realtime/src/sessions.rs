@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use config::Backend;
 use device::{Canceller, Device};
 use files::{Identity, RegularFile};
 use nn::{Failure, SessionOptions};
-use onnx::{Array, Links, Model, Network};
+use onnx::{Array, Limits, Links, Model, Network};
 use parking_lot::Mutex;
 use plan::Plan;
 
@@ -48,6 +49,9 @@ pub struct Target<'a> {
     pub reserve: u64,
     /// Directory of tuned kernel choices.
     pub tuned: Option<&'a Path>,
+    /// Processor time, and bytes beyond its weights, in which a network must be prepared.
+    pub time: Duration,
+    pub memory: u64,
 }
 
 /// Reason why a network could not be run.
@@ -124,7 +128,8 @@ pub struct Cancellation(Mutex<Cancelled>);
 
 #[derive(Default)]
 struct Cancelled {
-    cancelled: bool,
+    /// Shared with the preparation of the network.
+    cancelled: Arc<AtomicBool>,
     /// Canceller of the running network.
     running: Option<Canceller>,
 }
@@ -132,22 +137,32 @@ struct Cancelled {
 impl Cancellation {
     /// Cancels the run before its next stage, and between two kernels on a device that supports it.
     pub fn cancel(&self) {
-        let mut state = self.0.lock();
-        state.cancelled = true;
+        let state = self.0.lock();
+        state.cancelled.store(true, Ordering::Relaxed);
         if let Some(running) = &state.running {
             running.cancel();
         }
     }
 
     fn check(&self) -> Result<(), Error> {
-        if self.0.lock().cancelled { Err(Error::Cancelled) } else { Ok(()) }
+        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.lock().cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Limits of preparing a network for this run.
+    fn limits(&self, target: &Target<'_>) -> Limits {
+        let cancelled = Arc::clone(&self.0.lock().cancelled);
+        Limits { time: target.time, memory: target.memory, cancelled }
     }
 
     /// Calls `run`, during which [`Self::cancel`] ends the network's step.
     fn during<T>(&self, canceller: Option<Canceller>, run: impl FnOnce() -> T) -> T {
         {
             let mut state = self.0.lock();
-            if let (true, Some(canceller)) = (state.cancelled, &canceller) {
+            if let (true, Some(canceller)) = (state.cancelled.load(Ordering::Relaxed), &canceller) {
                 canceller.cancel();
             }
             state.running = canceller;
@@ -257,6 +272,7 @@ impl Session {
         }
         cancellation.check()?;
         let model = Model::read_from(file, path, Links::Inside, (free - need) / MEMORY_PER_BYTE)?;
+        let model = model.limited(cancellation.limits(target));
         let own = NamedFile { path: path.to_owned(), identity: file.identity() };
         let external = model.external().iter();
         let external =
@@ -294,9 +310,11 @@ pub fn plan(
     path: &Path,
     shapes: &BTreeMap<String, Vec<usize>>,
     target: &Target<'_>,
+    cancellation: &Cancellation,
 ) -> Result<(Arc<dyn Device>, Plan), Error> {
     let file = open(path, target.root)?;
     let model = Model::read_from(&file, path, Links::Inside, u64::MAX)?;
+    let model = model.limited(cancellation.limits(target));
     let device = (target.device)(target.backend).map_err(Error::Backend)?;
     let network = Network::new(&model, &*device, shapes, &BTreeMap::new())?;
     let plan = network.plan().clone();

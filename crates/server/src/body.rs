@@ -9,6 +9,8 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 
 use super::error::Error;
 use super::{App, coding, json_bytes};
@@ -167,13 +169,24 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
         None => arrived,
         Some(coding) => coding::decode(app, coding, arrived).await?,
     };
-    json_bytes::prepare(&mut json).map_err(|json_bytes::TooDeep| {
+    let bytes = json.len();
+    heavy(bytes, || json_bytes::prepare(&mut json)).map_err(|json_bytes::TooDeep| {
         let limit = json_bytes::NESTING;
         let message = format!("the body: is nested deeper than {limit} levels, the limit");
         Error::new(StatusCode::BAD_REQUEST, "invalid_value", message)
     })?;
     app.json_memory.reserve(&json).await?;
     Ok(json)
+}
+
+/// Runs work on `bytes` of a request. If they are many, other tasks of this thread move to another
+/// one: health and events of other requests do not wait for it.
+pub(super) fn heavy<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    let can_move = || {
+        let runtime = Handle::try_current();
+        runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+    };
+    if bytes > SMALL && can_move() { block_in_place(work) } else { work() }
 }
 
 /// Parses JSON. An error names line and column if the JSON is malformed, else the field.
@@ -190,7 +203,8 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
         return Err(wrong(".", "is a list, an object {..} is needed"));
     }
     let mut json = json_bytes::deserializer(body);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let value = heavy(body.len(), || serde_path_to_error::deserialize(&mut json));
+    let value = value.map_err(|error| {
         let path = error.path().to_string();
         let error = error.into_inner();
         if !error.is_data() {

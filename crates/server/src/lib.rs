@@ -28,6 +28,7 @@ mod openai;
 mod origin;
 mod page;
 mod params;
+mod progress;
 mod prompt;
 mod prompt_queue;
 mod rejections;
@@ -42,6 +43,7 @@ pub mod tcp;
 mod text;
 mod tool_format;
 mod tune;
+mod unread;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -101,6 +103,7 @@ pub struct App {
     prompts: prompt_queue::PromptQueue,
     json_memory: json_memory::JsonMemory,
     sessions: Sessions,
+    unread: unread::UnreadAnswers,
     runs: run::RunQueue,
     lanes: Arc<ControlLoops>,
 }
@@ -139,6 +142,7 @@ impl App {
             prompts: prompt_queue::PromptQueue::default(),
             json_memory: json_memory::JsonMemory::default(),
             sessions: Sessions::default(),
+            unread: unread::UnreadAnswers::default(),
             runs: run::RunQueue::default(),
             lanes,
         }))
@@ -177,11 +181,16 @@ impl App {
     }
 
     /// Requests a heartbeat from every engine thread and returns their counts; see
-    /// [`Handle::heartbeat`]. `None` if an engine has ended without being stopped.
+    /// [`Handle::heartbeat`]. Also observes the progress that `/health` reports. `None` if an engine has ended without being stopped.
     pub fn heartbeats(&self) -> Option<Vec<u64>> {
+        self.prompts.observe();
+        self.unread.trim();
         let beats = self.residents.all().filter_map(|one| match one.engine.heartbeat() {
             None if one.is_removed() => None,
-            beats => Some(beats),
+            beats => {
+                one.progress.observe(beats.unwrap_or(0), false);
+                Some(beats)
+            }
         });
         beats.collect()
     }
@@ -306,5 +315,5 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     }
     id.put(response.headers_mut());
     tool_format::put(tool_format, response.headers_mut());
-    response
+    app.unread.count(response).await
 }

@@ -25,6 +25,12 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Heal
     let unavailable =
         |code, message: String| Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
     let first = app.residents.first();
+    if let Some(seconds) = first.progress.stopped_for() {
+        return unavailable("stuck", format!("the engine has made no progress for {seconds} s"));
+    }
+    if let Some(seconds) = app.prompts.stopped_for() {
+        return unavailable("stuck", format!("no prompt has been prepared for {seconds} s"));
+    }
     let now = first.engine.snapshot();
     let additional = app.residents.additional();
     // A daemon with only additional models is healthy.

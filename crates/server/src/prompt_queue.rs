@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::error::Error;
+use super::progress::Progress;
 
 /// Number of prompts prepared concurrently. Together with the maximum prompt size this bounds
 /// memory; the documentation of tokenizer and template states the memory per byte.
@@ -29,7 +30,7 @@ const WAITING: usize = 1024;
 
 /// Prompts that wait, and those that are being prepared.
 #[derive(Clone, Default)]
-pub(super) struct PromptQueue(Arc<Mutex<State>>);
+pub(super) struct PromptQueue(Arc<Mutex<State>>, Arc<Progress>);
 
 #[derive(Default)]
 struct State {
@@ -38,6 +39,8 @@ struct State {
     used: usize,
     long: usize,
     count: u64,
+    /// Number of prompts that have left the queue.
+    left: u64,
     /// Waiting prompts by priority and arrival.
     waiting: BTreeMap<(u64, u64), Waiting>,
 }
@@ -63,6 +66,19 @@ impl PromptQueue {
         let (turn, place) = oneshot::channel();
         self.enter(bytes, turn)?;
         place.await.map_err(|_| Error::internal("the queue of prompts lost a prompt"))
+    }
+
+    /// Observes whether waiting prompts have their turn.
+    pub(super) fn observe(&self) {
+        let state = self.0.lock();
+        let (left, idle) = (state.left, state.waiting.is_empty());
+        drop(state);
+        self.1.observe(left, idle);
+    }
+
+    /// Seconds for which no waiting prompt has had its turn, if they are too many.
+    pub(super) fn stopped_for(&self) -> Option<u64> {
+        self.1.stopped_for()
     }
 
     fn enter(&self, bytes: usize, turn: oneshot::Sender<Place>) -> Result<(), Error> {
@@ -96,6 +112,7 @@ impl PromptQueue {
                 break;
             };
             let Some(Waiting { is_long, turn }) = state.waiting.remove(&key) else { break };
+            state.left += 1;
             if turn.is_closed() {
                 continue;
             }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::App;
 use super::load_spec::load_spec;
+use super::progress::Progress;
 use api::LoadRequest;
 use config::{Config, LoadAt};
 use engine::{Handle, LoadError, LoadEvent, LoadSpec, ModelInfo, PrefixCounts, Snapshot, State};
@@ -44,6 +45,8 @@ pub(super) struct Resident {
     pending: Mutex<Option<PendingLoad>>,
     used: Mutex<Instant>,
     removed: AtomicBool,
+    /// Heartbeats of its engine thread.
+    pub(super) progress: Progress,
 }
 
 impl Resident {
@@ -62,6 +65,7 @@ impl Resident {
             pending: Mutex::default(),
             used: Mutex::new(Instant::now()),
             removed: AtomicBool::new(false),
+            progress: Progress::default(),
         })
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -46,21 +47,22 @@ pub(super) async fn run(
     let turn = app.runs.turn().await?;
     let asked = RequestedBackend::new(&app, request.backend);
     // Dropped with this future when the client disconnects.
-    let cancellation = CancelOnDrop(Arc::default());
+    let cancellation = CancelOnDrop::default();
     let cancelled = Arc::clone(&cancellation.0);
     let work = move || {
         let _turn = turn;
         let answer =
             asked.with_target(|target| app.sessions.run(&path, inputs, target, &cancelled));
         let answer = answer.map_err(|error| asked.error(&path, &error))?;
-        Ok(run_answer::response(&path.display().to_string(), answer, encoded))
+        Ok(run_answer::response(&path.display().to_string(), answer, encoded, &app.unread))
     };
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_| Error::internal("the network's run failed"))?
 }
 
 /// Cancels a run when it is dropped.
-struct CancelOnDrop(Arc<Cancellation>);
+#[derive(Default)]
+pub(super) struct CancelOnDrop(pub(super) Arc<Cancellation>);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
@@ -145,6 +147,8 @@ pub(super) struct RequestedBackend {
     spec: LoadSpec,
     root: PathBuf,
     tuned: Option<PathBuf>,
+    time: Duration,
+    memory: u64,
     /// True if the request named the backend.
     named: bool,
 }
@@ -157,7 +161,9 @@ impl RequestedBackend {
         let tuned = config.tuned().map(Path::to_owned);
         let engine = app.residents.first().engine.clone();
         let root = config.network_root.clone();
-        Self { engine, spec: load_spec(&config, load), root, tuned, named }
+        let time = Duration::from_secs(config.network_seconds);
+        let memory = config.network_memory_mib << 20;
+        Self { engine, spec: load_spec(&config, load), root, tuned, time, memory, named }
     }
 
     pub(super) fn with_target<T>(&self, work: impl FnOnce(&Target<'_>) -> T) -> T {
@@ -171,6 +177,8 @@ impl RequestedBackend {
             root: &self.root,
             reserve: self.spec.memory_reserve,
             tuned: self.tuned.as_deref(),
+            time: self.time,
+            memory: self.memory,
         })
     }
 
@@ -184,8 +192,15 @@ impl RequestedBackend {
         let invalid =
             |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
         match (error, error.device_error()) {
-            (sessions::Error::Cancelled, _) => {
+            (sessions::Error::Cancelled | sessions::Error::Network(onnx::Error::Cancelled), _) => {
                 Error::new(StatusCode::SERVICE_UNAVAILABLE, "cancelled", message)
+            }
+            (sessions::Error::Network(onnx::Error::Outside), _) => Error::value("inputs", message),
+            (sessions::Error::Network(onnx::Error::Limit { .. }), _) => {
+                Error::new(StatusCode::BAD_REQUEST, "network_refused", message).param("model").hint(
+                    "raise `network_seconds` or `network_memory_mib` in the configuration, \
+                     or split the network",
+                )
             }
             (sessions::Error::OutsideRoot { .. }, _) => {
                 Error::new(StatusCode::FORBIDDEN, "foreign_file", message)

@@ -1,25 +1,29 @@
 //! Answer of `/orin/v1/run`, encoded piece by piece: a network's outputs may have millions of values.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::vec;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
 use onnx::Array;
 use realtime::sessions::Answer;
 use serde_json::{Value, json};
 
 use super::embeddings::base64;
+use super::unread::UnreadAnswers;
 
 /// Values of one piece. Three values of four bytes are 16 characters of base64 without padding, so
 /// that pieces can be joined.
 const PIECE: usize = 3 << 12;
 
 /// Encodes an answer as an [`api::RunAnswer`].
-pub(super) fn response(model: &str, answer: Answer, encoded: bool) -> Response {
+pub(super) fn response(
+    model: &str,
+    answer: Answer,
+    encoded: bool,
+    unread: &UnreadAnswers,
+) -> Response {
     let mut head = json!({
         "model": model,
         "device": answer.device,
@@ -29,12 +33,12 @@ pub(super) fn response(model: &str, answer: Answer, encoded: bool) -> Response {
     .to_string();
     head.pop();
     head.push_str(",\"outputs\":{");
-    let small = answer.outputs.values().map(|array| array.values.len()).sum::<usize>() <= PIECE;
+    let values: usize = answer.outputs.values().map(|array| array.values.len()).sum();
     let pieces = Pieces::new(head, answer.outputs, encoded);
-    let body = if small {
+    let body = if values <= PIECE {
         Body::from(pieces.flatten().collect::<Vec<u8>>())
     } else {
-        Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)))
+        unread.body(size_of::<f32>() * values, None, pieces)
     };
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], body).into_response()

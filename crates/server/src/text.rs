@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::body::JsonBody;
+use super::body::{JsonBody, heavy};
 use super::error::Error;
 use super::rejections::Checked;
 use super::{App, openai, params, prompt};
@@ -75,7 +75,9 @@ pub(super) async fn detokenize(
         let message = format!("{param}: is {id}; token ids are below {size}");
         return Err(Error::value(param, message));
     }
-    Ok(Json(json!({"content": served.text.tokenizer.decode(&request.tokens)})))
+    let bytes = request.tokens.len() * size_of::<u32>();
+    let content = heavy(bytes, || served.text.tokenizer.decode(&request.tokens));
+    Ok(Json(json!({"content": content})))
 }
 
 pub(super) async fn apply_template(

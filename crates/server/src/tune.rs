@@ -14,7 +14,7 @@ use super::App;
 use super::body::JsonBody;
 use super::error::Error;
 use super::events::{self, Step};
-use super::run::RequestedBackend;
+use super::run::{CancelOnDrop, RequestedBackend};
 use device::Device;
 use device::tune::Record;
 use device::tune::report::{Network, Spec};
@@ -79,9 +79,13 @@ async fn groups(app: &Arc<App>, network: Network) -> Result<(Arc<dyn Device>, Gr
         .map_err(|allowed| Error::value("backend", format!("backend: is not known; {allowed}")))?;
     let asked = RequestedBackend::new(app, backend);
     let turn = app.runs.turn().await?;
+    // Dropped with this future when the client disconnects.
+    let cancellation = CancelOnDrop::default();
+    let cancelled = Arc::clone(&cancellation.0);
     let work = move || {
         let _turn = turn;
-        let plan = asked.with_target(|target| sessions::plan(&path, &network.shapes, target));
+        let plan =
+            asked.with_target(|target| sessions::plan(&path, &network.shapes, target, &cancelled));
         let (device, plan) = plan.map_err(|error| asked.error(&path, &error))?;
         let groups = tuning::groups(&*device, &plan)?;
         Ok((device, groups))

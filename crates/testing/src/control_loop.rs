@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{IoSliceMut, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use memmap2::MmapMut;
@@ -50,7 +50,12 @@ pub struct Client {
 impl Client {
     /// Opens a control loop, or returns the reason for the refusal.
     pub fn open(daemon: &Daemon, name: &str) -> Result<Self, String> {
-        let mut stream = UnixStream::connect(door(daemon)).unwrap();
+        Self::open_at(&door(daemon), name)
+    }
+
+    /// Opens a control loop of the daemon with this socket of loops.
+    pub fn open_at(socket: &Path, name: &str) -> Result<Self, String> {
+        let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(format!("{name}\n").as_bytes()).unwrap();
         let mut room = [0; 4096];

@@ -3,6 +3,7 @@
 //! enabled.
 
 mod address;
+mod liveness;
 pub mod private;
 mod sse;
 mod stream;
@@ -41,6 +42,9 @@ pub enum Error {
     /// Connecting failed for another reason.
     #[error("connecting to {daemon} failed: {source}")]
     Connect { daemon: Address, source: io::Error },
+    /// The daemon hangs, or is stopped.
+    #[error("{daemon} accepts connections, but has answered nothing for {seconds} s")]
+    Silent { daemon: Address, seconds: u64 },
     /// Another user could be listening on the daemon's socket.
     #[error("the daemon's socket is not safe: {0}")]
     Distrusted(#[from] Distrust),
@@ -76,6 +80,7 @@ impl Error {
                 Some("check that this user may use it; the socket's owner and group may")
             }
             Self::NotRunning { .. } => Some("`orind` starts one; `orind --help` has examples"),
+            Self::Silent { .. } => Some("see the daemon's log, and restart it"),
             Self::Distrusted(_) => Some("set XDG_RUNTIME_DIR, or name a socket with --socket"),
             _ => None,
         }
@@ -248,12 +253,27 @@ impl Client {
         Ok(Events { response, parser: sse::Parser::default() })
     }
 
+    /// Sends a request and returns the answer's beginning, or the error that the daemon answers.
     async fn send(
         &self,
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<Response, Error> {
+        let (status, response) = self.while_alive(self.request(method, path, body)).await?;
+        if status.is_success() {
+            return Ok(response);
+        }
+        Err(refused(status, &response.collect().await?))
+    }
+
+    /// Sends a request and returns the answer's status and beginning.
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<(StatusCode, Response), Error> {
         if let Address::Socket(path) = &self.daemon
             && folder::is_fallback(path)
         {
@@ -288,11 +308,7 @@ impl Client {
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
             .map_err(|e| Error::Protocol(e.to_string()))?;
         let (head, body) = sender.send_request(request).await.map_err(transport)?.into_parts();
-        let response = Response { body, _connection: connection };
-        if head.status.is_success() {
-            return Ok(response);
-        }
-        Err(refused(head.status, &response.collect().await?))
+        Ok((head.status, Response { body, client: self.clone(), _connection: connection }))
     }
 }
 
@@ -319,19 +335,21 @@ fn refused(status: StatusCode, body: &[u8]) -> Error {
 #[derive(Debug)]
 struct Response {
     body: Incoming,
+    client: Client,
     _connection: AbortOnDropHandle<()>,
 }
 
 impl Response {
     /// Returns the body, unless it exceeds [`MAX_ANSWER`].
     async fn collect(self) -> Result<Bytes, Error> {
-        let body = Limited::new(self.body, MAX_ANSWER).collect().await.map_err(|error| {
-            match error.is::<LengthLimitError>() {
+        let body = async {
+            let body = Limited::new(self.body, MAX_ANSWER).collect().await;
+            body.map_err(|error| match error.is::<LengthLimitError>() {
                 true => Error::Protocol(format!("more than {} MiB", MAX_ANSWER >> 20)),
                 false => Error::Transport(error),
-            }
-        });
-        Ok(body?.to_bytes())
+            })
+        };
+        Ok(self.client.while_alive(body).await?.to_bytes())
     }
 }
 
@@ -353,8 +371,10 @@ impl Events {
                     Ok(Some(event))
                 };
             }
-            let Some(frame) = self.response.body.frame().await else { return Ok(None) };
-            let Ok(data) = frame.map_err(transport)?.into_data() else { continue };
+            let Response { body, client, .. } = &mut self.response;
+            let frame = async { body.frame().await.transpose().map_err(transport) };
+            let Some(frame) = client.while_alive(frame).await? else { return Ok(None) };
+            let Ok(data) = frame.into_data() else { continue };
             if !self.parser.push(&data) {
                 return Err(Error::Protocol("an event without end".into()));
             }

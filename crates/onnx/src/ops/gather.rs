@@ -38,10 +38,12 @@ pub(super) fn indices(im: &mut Import, value: &Value, extent: usize) -> NodeResu
     let at = im.tensor(value)?;
     let g = &mut im.g;
     let at = g.cast(at, DType::I32)?;
-    let (last, extent) = (g.constant(-1.0), g.constant(extent as f32));
+    let (last, size) = (g.constant(-1.0), g.constant(extent as f32));
     let below = f::less_equal(g, at, last)?;
-    let turned = g.binary(Binary::Add, at, extent)?;
-    Ok(g.select(below, turned, at)?)
+    let turned = g.binary(Binary::Add, at, size)?;
+    let at = g.select(below, turned, at)?;
+    im.check_indices(at, extent)?;
+    Ok(at)
 }
 
 fn gather(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {

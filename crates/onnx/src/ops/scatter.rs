@@ -184,6 +184,7 @@ fn unpool(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     };
     let (count, all) = (have.iter().product(), shape.iter().product());
     let (x, at) = (im.float(node.input(0)?)?, im.tensor(node.input(1)?)?);
+    im.check_indices(at, all)?;
     let g = &mut im.g;
     let (x, at) = (g.reshape(x, &[count])?, g.reshape(at, &[count])?);
     let zero = g.constant(0.0);

@@ -366,3 +366,33 @@ fn contractions_are_products() {
         all.node("Einsum", &["a", "b"], "y", &[text]).gives(equation, &want, 1e-6);
     }
 }
+
+/// Indices that a network computes, and those of its inputs, end a run beyond their axis; a device
+/// would read zeroes.
+#[test]
+fn computed_indices_outside_of_their_axis_are_errors() {
+    // Operator, inputs' names, shape of the indices, number of tuples that fit.
+    let table: [(&str, &[&str], &[usize]); 5] = [
+        ("Gather", &["x", "i"], &[2]),
+        ("GatherElements", &["x", "i"], &[2]),
+        ("GatherND", &["x", "i"], &[2, 1]),
+        ("ScatterElements", &["x", "i", "v"], &[2]),
+        ("ScatterND", &["x", "i", "v"], &[2, 1]),
+    ];
+    for (op, inputs, shape) in table {
+        for (value, fits) in [(2.0, true), (-3.0, true), (3.0, false), (-4.0, false)] {
+            let b = Builder::default()
+                .input("x", Elem::F32, &[3], &[1.0, 2.0, 4.0])
+                .input("v", Elem::F32, &[2], &[7.0, 8.0])
+                .input("at", Elem::I64, shape, &[0.0, value])
+                .constant("none", Elem::I64, &[], &integers(&[0]))
+                .node("Add", &["at", "none"], "i", &[])
+                .node(op, inputs, "y", &[]);
+            for device in [&Cpu::detect() as &dyn device::Device, &Reference] {
+                let result = b.run_on(device);
+                let error = result.as_ref().err().is_none_or(|error| error.contains("outside"));
+                assert!(result.is_ok() == fits && error, "{op} at {value}: {result:?}");
+            }
+        }
+    }
+}

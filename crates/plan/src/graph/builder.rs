@@ -1,5 +1,7 @@
 //! The graph under construction: tensors, nodes, and the operation that computes each node.
 
+use std::collections::HashMap;
+
 use crate::{Class, DType, Op, Scalar, Window};
 
 /// Most elements of any tensor: their bytes can be counted.
@@ -33,8 +35,8 @@ pub enum Error {
     Redeclared { class: Class, name: String },
     #[error("a tensor of shape {shape:?} has more than {most} elements")]
     TooManyElements { shape: Vec<usize>, most: usize },
-    #[error("the graph has more than {MAX_NODES} nodes")]
-    TooManyNodes,
+    #[error("the graph has more than {most} nodes, the limit")]
+    TooManyNodes { most: usize },
     /// The lowered plan is invalid: a bug in a definition.
     #[error("lowering gave an invalid plan: {0}")]
     Plan(#[from] crate::Invalid),
@@ -118,6 +120,14 @@ pub struct Graph {
     exceeded: Option<Error>,
     /// Most elements that a step may compute, if limited.
     most: Option<usize>,
+    /// Most nodes, if limited further than to [`MAX_NODES`].
+    most_nodes: Option<usize>,
+    /// Number of elements that all steps compute.
+    computed: usize,
+    /// Node of each named buffer.
+    sources: HashMap<(Class, String), Tensor>,
+    /// Index of the first output of a tensor.
+    output_of: HashMap<Tensor, usize>,
 }
 
 impl Graph {
@@ -126,10 +136,22 @@ impl Graph {
         Self { labels: vec![String::new()], ..Self::default() }
     }
 
-    /// A graph whose steps may compute at most `most` elements each.
+    /// A graph of at most `nodes` nodes, whose steps may compute at most `most` elements each.
     #[must_use]
-    pub fn limited(most: usize) -> Self {
-        Self { most: Some(most), ..Self::new() }
+    pub fn limited(most: usize, nodes: usize) -> Self {
+        Self { most: Some(most), most_nodes: Some(nodes.min(MAX_NODES)), ..Self::new() }
+    }
+
+    /// Number of elements that all steps compute.
+    #[must_use]
+    pub const fn computed(&self) -> usize {
+        self.computed
+    }
+
+    /// Number of nodes.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.nodes.len()
     }
 
     /// Labels the following operations with a place in the model.
@@ -165,7 +187,29 @@ impl Graph {
                 self.compute(shape, dtype, |out| Op::Copy { x: tensor, out })
             }
         };
+        self.output_of.entry(tensor).or_insert(self.outputs.len());
         self.outputs.push((name.into(), tensor));
+    }
+
+    /// Name of the first output of a tensor.
+    pub(super) fn output_name(&self, tensor: Tensor) -> Option<&str> {
+        self.output_of.get(&tensor).map(|output| &*self.outputs[*output].0)
+    }
+
+    /// The node of a named buffer, made by `push` if there is none.
+    pub(super) fn named(
+        &mut self,
+        class: Class,
+        name: &str,
+        push: impl FnOnce(&mut Self) -> Tensor,
+    ) -> Tensor {
+        let key = (class, name.to_owned());
+        if let Some(known) = self.sources.get(&key) {
+            return *known;
+        }
+        let tensor = push(self);
+        self.sources.insert(key, tensor);
+        tensor
     }
 
     pub(super) fn node(&self, tensor: Tensor) -> &Node {
@@ -177,10 +221,13 @@ impl Graph {
             // Weights, states and views may be larger: a step allocates nothing for them.
             let most = self.most.filter(|_| matches!(kind, Kind::Compute(_))).unwrap_or(COUNTABLE);
             let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
+            let most_nodes = self.most_nodes.unwrap_or(MAX_NODES);
             if count.is_none_or(|count| count > most) {
                 self.exceeded = Some(Error::TooManyElements { shape: shape.clone(), most });
-            } else if self.nodes.len() >= MAX_NODES {
-                self.exceeded = Some(Error::TooManyNodes);
+            } else if self.nodes.len() >= most_nodes {
+                self.exceeded = Some(Error::TooManyNodes { most: most_nodes });
+            } else if let (Some(count), Kind::Compute(_)) = (count, &kind) {
+                self.computed = self.computed.saturating_add(count);
             }
         }
         let scope = self.open_composite.then_some(self.composites.len());

@@ -100,9 +100,8 @@ impl Lowering<'_> {
             Kind::Flip { x, axis } => self.view(*x).flip(*axis),
             Kind::Compute(op) => {
                 self.bring_forward(op);
-                let output = self.graph.outputs.iter().find(|(_, tensor)| tensor.0 == i);
-                let (class, name) = match output {
-                    Some((name, _)) => (Class::Output, name.clone()),
+                let (class, name) = match self.graph.output_name(Tensor(i)) {
+                    Some(name) => (Class::Output, name.to_owned()),
                     None => (Class::Scratch, format!("t{i}")),
                 };
                 let out = self.buffer(name, class, node.dtype, &node.shape);

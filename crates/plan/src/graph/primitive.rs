@@ -7,15 +7,14 @@ use crate::{Binary, Class, DType, Gather, MAX_INDICES, Op, Reduce, Sample, Scala
 impl Graph {
     /// A named buffer of the model or the engine.
     pub fn source(&mut self, class: Class, name: &str, dtype: DType, shape: &[usize]) -> Result {
-        let kind = Kind::Source { class, name: name.to_owned() };
-        if let Some(i) = self.nodes.iter().position(|node| node.kind == kind) {
-            let node = &self.nodes[i];
-            if node.dtype != dtype || node.shape != shape {
-                return Err(Error::Redeclared { class, name: name.to_owned() });
-            }
-            return Ok(Tensor(i));
+        let tensor = self.named(class, name, |graph| {
+            graph.push(Kind::Source { class, name: name.to_owned() }, shape.to_vec(), dtype)
+        });
+        let node = self.node(tensor);
+        if node.dtype != dtype || node.shape != shape {
+            return Err(Error::Redeclared { class, name: name.to_owned() });
         }
-        Ok(self.push(kind, shape.to_vec(), dtype))
+        Ok(tensor)
     }
 
     /// A scalar, broadcast where it is used.
@@ -414,6 +413,8 @@ impl Graph {
     /// Converts an operand to the 4-byte type that it is computed in; returns it with that type,
     /// `F32` or `I32`.
     fn word(&mut self, op: &'static str, x: Tensor) -> Result<(Tensor, DType)> {
+        // A loop that adds operations ends with the first beyond a limit.
+        self.check_size()?;
         let found = self.dtype(x);
         let Some(dtype) = found.widened() else {
             return Err(Error::DType { op, found, expected: "F32 or I32" });
@@ -424,6 +425,7 @@ impl Graph {
     /// Converts an operand to `F32`, which represents halves and bytes exactly. Rejects `I32`,
     /// whose values it cannot all represent.
     fn number(&mut self, op: &'static str, x: Tensor) -> Result {
+        self.check_size()?;
         let (found, expected) = (self.dtype(x), "F32");
         if found == DType::I32 || found.is_quantised() {
             return Err(Error::DType { op, found, expected });
@@ -450,6 +452,7 @@ impl Graph {
         operands: &[Tensor],
         reason: &'static str,
     ) -> Result<()> {
+        self.check_size()?;
         if fits { Ok(()) } else { Err(self.shape_error(op, operands, reason)) }
     }
 

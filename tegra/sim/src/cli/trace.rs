@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use tegra_sim::trace::{self, TraceError};
 
+use super::output;
+
 /// Arguments of `decode`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Decode {
@@ -17,7 +19,7 @@ pub(super) struct Decode {
 impl Decode {
     /// Prints the trace.
     pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
+        let mut out = output::Escaped::new(io::BufWriter::new(io::stdout().lock()));
         let result = trace::decode(&self.file, &mut out);
         match result.and_then(|()| flush(&mut out, &self.file)) {
             // `tegra-sim decode FILE | head` succeeds.
@@ -52,7 +54,7 @@ impl Stats {
         } else {
             stats.to_string()
         };
-        super::output::write(&text, &mut io::stdout());
+        output::write(&text, &mut io::stdout());
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+use errors::printable;
 use parking_lot::Mutex;
 
 use super::{Action, Finding, Policy, Rule, Severity, Suppressions, place};
@@ -77,7 +78,7 @@ impl Reporter for Stderr {
         let (action, is_new) = self.note(finding);
         if is_new {
             // A closed stderr must not prevent the action.
-            let _ = writeln!(io::stderr(), "{finding}");
+            let _ = writeln!(io::stderr(), "{}", printable::page(&finding.to_string()));
         }
         if action == Action::Abort {
             let (rule, place) = (finding.rule, place(&finding.message));
@@ -116,7 +117,7 @@ impl Reporter for Stderr {
         if !unused.is_empty() {
             let _ = writeln!(text, "  nothing of line {} of {path}", unused.join(", "));
         }
-        Some(text)
+        Some(printable::page(&text))
     }
 }
 

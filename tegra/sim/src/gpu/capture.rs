@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use errors::printable;
 use tegra_bundle::{Bundle, Header, LIMIT, Launch, LocalMemory, Mapping, Range, Simulated};
 
 use super::access::{Core, Failure};
@@ -29,7 +30,7 @@ impl Channel {
             Ok(()) => format!("fault bundle {}; tegra-sim replay runs it", Path::display(&path)),
             Err(error) => format!("no {error}"),
         };
-        let _ = writeln!(std::io::stderr(), "tegra-sim: {text}");
+        let _ = writeln!(std::io::stderr(), "tegra-sim: {}", printable::line(&text));
     }
 
     fn bundle(&self, core: &Core, qmd: u64, chance: Chance, failure: &Failure) -> Bundle {

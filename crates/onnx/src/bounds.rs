@@ -1,0 +1,71 @@
+//! Computed indices outside of their axis. A device reads zeroes there, so the graph computes, as one
+//! more output, whether a step had such an index.
+
+use nn::functions as f;
+use plan::DType;
+use plan::graph::Tensor;
+
+use crate::error::NodeResult;
+use crate::import::Import;
+
+/// Name of the output: 1 if an index was outside of its axis. No name of a file begins like this.
+pub(crate) const OUTSIDE: &str = "\0outside";
+
+impl Import {
+    /// Checks that indices, `I32` and counted from the front, are below `extent` when they are
+    /// computed.
+    pub(crate) fn check_indices(&mut self, indices: Tensor, extent: usize) -> NodeResult<()> {
+        let g = &mut self.g;
+        let count = g.shape(indices).iter().product();
+        if count == 0 {
+            return Ok(());
+        }
+        let (zero, end) = (g.constant(0.0), g.constant(extent as f32));
+        let indices = g.cast(indices, DType::I32)?;
+        let before = f::less(g, indices, zero)?;
+        let not_behind = f::less(g, indices, end)?;
+        let outside = f::sub(g, before, not_behind)?;
+        let outside = f::plus(g, outside, 1.0)?;
+        let outside = g.reshape(outside, &[count])?;
+        let outside = f::amax(g, outside, &[0])?;
+        let outside = g.reshape(outside, &[1])?;
+        self.outside.push(outside);
+        Ok(())
+    }
+
+    /// Number of checks so far.
+    pub(crate) const fn checks(&self) -> usize {
+        self.outside.len()
+    }
+
+    /// Drops the checks from `first` on: what they check is not part of the network.
+    pub(crate) fn drop_checks(&mut self, first: usize) {
+        self.outside.truncate(first);
+    }
+
+    /// Restricts checks to steps in which a branch is taken: `taken` is 1 then, else 0.
+    pub(crate) fn restrict_checks(
+        &mut self,
+        checks: std::ops::Range<usize>,
+        taken: Tensor,
+    ) -> NodeResult<()> {
+        for check in &mut self.outside[checks] {
+            *check = f::mul(&mut self.g, *check, taken)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the result of all checks an output. Returns whether there are any.
+    pub(crate) fn output_checks(&mut self) -> NodeResult<bool> {
+        let mut all: Option<Tensor> = None;
+        for check in std::mem::take(&mut self.outside) {
+            all = Some(match all {
+                Some(all) => f::maximum(&mut self.g, all, check)?,
+                None => check,
+            });
+        }
+        let Some(all) = all else { return Ok(false) };
+        self.g.output(OUTSIDE, all);
+        Ok(true)
+    }
+}
