@@ -81,6 +81,8 @@ pub(crate) struct Builder<'m> {
     pub(crate) scopes: Vec<HashMap<&'m str, Item<'m>>>,
     pub(crate) frame: Frame<'m>,
     depth: usize,
+    /// Unrolled loops around the current node.
+    pub(crate) unrolled: usize,
     /// Nodes visited, and their folded elements as nodes.
     work: usize,
     answers: &'m [Answer],
@@ -102,6 +104,7 @@ pub(crate) fn build(
         scopes: vec![HashMap::new()],
         frame,
         depth: 0,
+        unrolled: 0,
         work: 0,
         answers,
         answered: 0,
