@@ -273,9 +273,9 @@ fn stacked(im: &mut Import, values: Vec<Value>, at: i64) -> NodeResult<Value> {
 }
 
 /// The value with its first axis at another place.
-fn moved(im: &mut Import, value: Value, at: i64) -> NodeResult<Value> {
+fn moved(im: &mut Import, value: &Value, at: i64) -> NodeResult<Value> {
     let elem = value.elem();
-    let tensor = im.tensor(&value)?;
+    let tensor = im.tensor(value)?;
     let rank = im.g.shape(tensor).len();
     let mut order: Vec<usize> = (1..rank).collect();
     order.insert(axis(at, rank)?, 0);
@@ -371,7 +371,7 @@ fn scanned<'m>(
     };
     if let Some((mut states, outputs)) = builder.repeated(&repeat)? {
         for (value, at) in outputs.into_iter().zip(out_axes) {
-            states.push(Item::Value(moved(&mut builder.im, value, at)?));
+            states.push(Item::Value(moved(&mut builder.im, &value, at)?));
         }
         return Ok(states);
     }

@@ -84,7 +84,7 @@ pub(crate) struct Builder<'m> {
     /// Unrolled loops around the current node.
     pub(crate) unrolled: usize,
     /// Nodes visited, and their folded elements as nodes.
-    work: usize,
+    pub(crate) work: usize,
     answers: &'m [Answer],
     answered: usize,
 }

@@ -17,6 +17,9 @@ use crate::proto::GraphProto;
 /// Most iterations that are always unrolled.
 const FEW: usize = 4;
 
+/// Most nodes that all iterations execute together: the count is a number of the file.
+const MOST_EXECUTIONS: usize = 1 << 24;
+
 /// Most elements of an integer state that shapes may depend on after the loop.
 const FEW_INTEGERS: usize = 16;
 
@@ -99,7 +102,11 @@ impl<'m> Builder<'m> {
             let tensor = self.im.g.reshape(row, &shape)?;
             inputs.push(Item::Value(Value::Device { elem, tensor }));
         }
+        let before = self.work;
         let mut made = self.graph(body, inputs)?.into_iter();
+        if (self.work - before).saturating_mul(*count) > MOST_EXECUTIONS {
+            return Err("too many iterations".into());
+        }
         if condition.is_some() {
             let next = made.next().map(Item::value).transpose()?.flatten();
             let goes_on =

@@ -48,11 +48,11 @@ struct Activation {
 }
 
 fn recurrent(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    unrolled(im, node, node.op(), false)
+    layer(im, node, node.op(), false)
 }
 
 /// Builds a recurrent operator; `rounded` for inputs and states that are rounded to bytes.
-pub(in crate::ops) fn unrolled(
+pub(in crate::ops) fn layer(
     im: &mut Import,
     node: &Node<'_>,
     op: &str,
@@ -139,21 +139,36 @@ pub(in crate::ops) fn unrolled(
         last.push(h);
         cells.push(c);
     }
-    let g = &mut im.g;
+    let made = joined(&mut im.g, outputs, [&last, &cells], by_batch)?;
+    let count = if op == "LSTM" { 3 } else { 2 };
+    let made = made.into_iter().take(count);
+    Ok(made.map(|tensor| Value::Device { elem, tensor }).collect())
+}
+
+/// The outputs, last hidden states and cells of all directions.
+fn joined(
+    g: &mut Graph,
+    outputs: Vec<Tensor>,
+    [last, cells]: [&[Tensor]; 2],
+    by_batch: bool,
+) -> NodeResult<[Tensor; 3]> {
     // [T, D, N, H]
     let apart = outputs
         .into_iter()
-        .map(|y| g.reshape(y, &[length, 1, batch, width]))
+        .map(|y| {
+            let mut shape = g.shape(y).to_vec();
+            shape.insert(1, 1);
+            g.reshape(y, &shape)
+        })
         .collect::<plan::graph::Result<Vec<_>>>()?;
     let mut y = concat(g, &apart, 1)?;
-    let (mut h, mut c) = (stack(g, &last, 0)?, stack(g, &cells, 0)?);
+    let (mut h, mut c) = (stack(g, last, 0)?, stack(g, cells, 0)?);
     if by_batch {
         y = g.permute(y, &[2, 0, 1, 3])?;
         h = transpose(g, h, 0, 1)?;
         c = transpose(g, c, 0, 1)?;
     }
-    let all = if op == "LSTM" { vec![y, h, c] } else { vec![y, h] };
-    Ok(all.into_iter().map(|tensor| Value::Device { elem, tensor }).collect())
+    Ok([y, h, c])
 }
 
 /// Lengths of the sequences as `[N, 1]`, unless all have the full length.
