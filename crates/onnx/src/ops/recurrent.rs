@@ -129,7 +129,7 @@ pub(in crate::ops) fn layer(
         let h = first(im, 5)?;
         let c = if op == "LSTM" { first(im, 6)? } else { start };
         let backward = direction == "reverse" || d == 1;
-        let from_x = cell.from_inputs(&mut im.g, x)?;
+        let from_x = cell.input_gates(&mut im.g, x)?;
         let (y, [h, c]) = if length > UNROLLED && !im.g.is_repeating() {
             cell.repeated(im, from_x, [h, c], backward)?
         } else {
@@ -294,7 +294,7 @@ impl Cell<'_> {
     }
 
     /// Contribution of the inputs `x [T, N, I]` to the gates, `[T, N, gates H]`.
-    fn from_inputs(&self, g: &mut Graph, x: Tensor) -> NodeResult<Tensor> {
+    fn input_gates(&self, g: &mut Graph, x: Tensor) -> NodeResult<Tensor> {
         let &[length, batch, inputs] = g.shape(x) else { return Err("[T, N, I] expected".into()) };
         let gates = g.shape(self.input)[0];
         let rows = g.reshape(x, &[length * batch, inputs])?;
