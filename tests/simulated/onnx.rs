@@ -8,7 +8,7 @@ use device::cpu::Cpu;
 use device::gpu::nv::Nv;
 use onnx::{Array, Elem, Error, Model, Network};
 use orind_testing::external::tied;
-use orind_testing::nodes::{Case, cases, close};
+use orind_testing::nodes::{Case, cases, close, kinds};
 use orind_testing::random::Random;
 
 /// Largest number of launches of a case. Long sequences only repeat launches.
@@ -54,6 +54,20 @@ fn nightly_operators_pass_onnx_node_tests() {
         Vec::from_iter(&seen).iter().map(|s| s.as_str()).collect::<Vec<_>>().join(" ")
     );
     assert!(seen.len() > 150, "{seen:?}");
+}
+
+/// The launches of a body, once for each execution.
+#[test]
+fn repeated_bodies_match_onnxruntime() {
+    let nv = Nv::detect().unwrap();
+    for case in kinds().iter().filter(|case| case.name.contains("repeated")) {
+        let [have, want] = run(case, &nv).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        for (name, want) in &want {
+            let pairs = have[name].values.iter().zip(&want.values);
+            assert!(pairs.clone().all(|(a, b)| close(*a, *b)), "{}: {name}", case.name);
+            assert_eq!(have[name].shape, want.shape, "{}: {name}", case.name);
+        }
+    }
 }
 
 /// A weight that is the embedding, the last matmul's transposed matrix, and an operand.

@@ -203,12 +203,10 @@ impl ControlLoop {
         if self.priority > 99 {
             return refuse("lane.priority", self.priority.to_string(), "0 to 99 are allowed");
         }
-        if let Some((name, value)) = self.safe.iter().find(|(_, value)| !value.is_finite()) {
-            return refuse(
-                "lane.safe",
-                format!("{value} for `{name}`"),
-                "a finite number is needed",
-            );
+        for (key, values) in [("lane.fixed", &self.fixed), ("lane.safe", &self.safe)] {
+            if let Some((name, value)) = values.iter().find(|(_, value)| !value.is_finite()) {
+                return refuse(key, format!("{value} for `{name}`"), "a finite number is needed");
+            }
         }
         Ok(())
     }

@@ -177,6 +177,9 @@ pub struct ControlLoop {
     /// Shapes of inputs that the file leaves open.
     #[serde(default)]
     pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Value of every element of an input that never changes, such as a sample rate.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fixed: BTreeMap<String, f32>,
     /// Value of every element of an output, for steps that fail or have an output that is not
     /// finite.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

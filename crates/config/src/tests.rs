@@ -44,6 +44,7 @@ fn invalid_control_loops_are_rejected_with_key_and_name() {
         ("backend = 'auto'", "lane.backend is `auto` in lane `a`; allowed are nv, cuda"),
         ("priority = 100", "lane.priority is 100"),
         ("spin_us = 1000001", "lane.spin_us is 1000001"),
+        ("fixed = { sr = inf }", "lane.fixed is inf for `sr` in lane `a`"),
         ("safe = { action = nan }", "lane.safe is NaN for `action` in lane `a`"),
         ("rate = 5", "`rate` is not known; possible: name, network"),
         ("[[lane]]\nname = 'a'\nnetwork = 'c'", "another control loop has this name"),

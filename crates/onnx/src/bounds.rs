@@ -43,6 +43,20 @@ impl Import {
         self.outside.truncate(first);
     }
 
+    /// One result for the checks from `first` on and for `before`, instead of these checks.
+    pub(crate) fn join_checks(&mut self, first: usize, before: Tensor) -> NodeResult<Tensor> {
+        let mut all = before;
+        for check in self.outside.split_off(first) {
+            all = f::maximum(&mut self.g, all, check)?;
+        }
+        Ok(all)
+    }
+
+    /// Adds the result of checks in a repeated body.
+    pub(crate) fn add_check(&mut self, outside: Tensor) {
+        self.outside.push(outside);
+    }
+
     /// Restricts checks to steps in which a branch is taken: `taken` is 1 then, else 0.
     pub(crate) fn restrict_checks(
         &mut self,
@@ -57,14 +71,9 @@ impl Import {
 
     /// Makes the result of all checks an output. Returns whether there are any.
     pub(crate) fn output_checks(&mut self) -> NodeResult<bool> {
-        let mut all: Option<Tensor> = None;
-        for check in std::mem::take(&mut self.outside) {
-            all = Some(match all {
-                Some(all) => f::maximum(&mut self.g, all, check)?,
-                None => check,
-            });
-        }
-        let Some(all) = all else { return Ok(false) };
+        let Some(&first) = self.outside.first() else { return Ok(false) };
+        let all = self.join_checks(1, first)?;
+        self.outside.clear();
         self.g.output(OUTSIDE, all);
         Ok(true)
     }

@@ -1,5 +1,5 @@
-//! Control flow: `If`, `Loop` and `Scan` are unrolled while the graph is built, and functions of the
-//! model are inlined.
+//! Control flow: the branch of an `If` is chosen, and `Loop` and `Scan` are repeated or unrolled
+//! while the graph is built; functions of the model are inlined.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use crate::import::{Import, Value};
 use crate::item::Item;
 use crate::node::{axis, node_name, resolved};
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
+use crate::repeat::Repeat;
 
 /// Builds a node that has graphs inside it.
 type Operator = for<'m> fn(&mut Builder<'m>, &'m NodeProto) -> Built<Vec<Item<'m>>>;
@@ -47,7 +48,11 @@ impl<'m> Builder<'m> {
     }
 
     /// Builds a graph inside a node, in a scope of its own, which sees the names around it.
-    fn graph(&mut self, graph: &'m GraphProto, inputs: Vec<Item<'m>>) -> Built<Vec<Item<'m>>> {
+    pub(crate) fn graph(
+        &mut self,
+        graph: &'m GraphProto,
+        inputs: Vec<Item<'m>>,
+    ) -> Built<Vec<Item<'m>>> {
         if inputs.len() > graph.input.len() {
             let (have, want) = (inputs.len(), graph.input.len());
             return Err(invalid(format!("{have} values for a body of {want} inputs")).into());
@@ -207,8 +212,25 @@ fn repeat<'m>(builder: &mut Builder<'m>, proto: &'m NodeProto) -> Built<Vec<Item
     let Some(scans) = body.output.len().checked_sub(1 + count) else {
         return Err("the body has fewer outputs than the loop has states".into());
     };
+    if let Some(most) = most.filter(|most| *most >= 1.0)
+        && is_true(condition.as_ref())
+    {
+        let repeat = Repeat {
+            body,
+            count: most as usize,
+            condition: Some(Value::Known(Known::of(Elem::Bool, 1.0))),
+            states: &states,
+            scans: &[],
+            backward: &vec![false; scans],
+        };
+        if let Some((mut states, outputs)) = builder.repeated(&repeat)? {
+            states.extend(outputs.into_iter().map(Item::Value));
+            return Ok(states);
+        }
+    }
     let mut rows: Vec<Vec<Value>> = vec![Vec::new(); scans];
     let mut i = 0.0;
+    builder.unrolled += 1;
     while most.is_none_or(|most| i < most) {
         if let Some(value) = &condition
             && builder.truth(value, false)? != Some(true)
@@ -228,6 +250,7 @@ fn repeat<'m>(builder: &mut Builder<'m>, proto: &'m NodeProto) -> Built<Vec<Item
         }
         i += 1.0;
     }
+    builder.unrolled -= 1;
     let declared = body.output.iter().skip(1 + count);
     for (row, info) in rows.into_iter().zip(declared) {
         let value = if row.is_empty() {
@@ -238,6 +261,15 @@ fn repeat<'m>(builder: &mut Builder<'m>, proto: &'m NodeProto) -> Built<Vec<Item
         states.push(Item::Value(value));
     }
     Ok(states)
+}
+
+/// True if a condition is omitted, or known to be true.
+fn is_true(condition: Option<&Value>) -> bool {
+    match condition {
+        None => true,
+        Some(Value::Known(known)) => known.scalar().is_some_and(|value| value != 0.0),
+        Some(Value::Device { .. }) => false,
+    }
 }
 
 /// Joins values along a new axis.
@@ -251,6 +283,16 @@ fn stacked(im: &mut Import, values: Vec<Value>, at: i64) -> NodeResult<Value> {
         wide.push(im.reshaped(&value, &shape)?);
     }
     im.joined(&wide, at)
+}
+
+/// The value with its first axis at another place.
+fn moved(im: &mut Import, value: &Value, at: i64) -> NodeResult<Value> {
+    let elem = value.elem();
+    let tensor = im.tensor(value)?;
+    let rank = im.g.shape(tensor).len();
+    let mut order: Vec<usize> = (1..rank).collect();
+    order.insert(axis(at, rank)?, 0);
+    Ok(Value::Device { elem, tensor: im.g.permute(tensor, &order)? })
 }
 
 /// `Scan`: one copy of the body for each element of the scanned axes. Opset 8 has a batch axis.
@@ -328,13 +370,31 @@ fn scanned<'m>(
     if places.iter().any(|(_, extent)| *extent != length) {
         return Err("the scanned axes have different extents".into());
     }
+    let from_end: Vec<bool> = (0..inputs).map(|i| directions[i] != 0 || old[i] != 0).collect();
+    let scanned = scans.iter().zip(&places).zip(&from_end);
+    let scanned: Vec<_> =
+        scanned.map(|((value, place), from_end)| (value.clone(), place.0, *from_end)).collect();
+    let repeat = Repeat {
+        body,
+        count: length,
+        condition: None,
+        states: &states,
+        scans: &scanned,
+        backward: &out_directions.iter().map(|way| *way != 0).collect::<Vec<_>>(),
+    };
+    if let Some((mut states, outputs)) = builder.repeated(&repeat)? {
+        for (value, at) in outputs.into_iter().zip(out_axes) {
+            states.push(Item::Value(moved(&mut builder.im, &value, at)?));
+        }
+        return Ok(states);
+    }
     let mut rows: Vec<Vec<Value>> = vec![Vec::new(); outputs];
+    builder.unrolled += 1;
     for step in 0..length {
         builder.charge(0)?;
         let mut inputs = std::mem::take(&mut states);
         for (i, value) in scans.iter().enumerate() {
-            let backward = directions[i] != 0 || old[i] != 0;
-            let at = if backward { length - 1 - step } else { step };
+            let at = if from_end[i] { length - 1 - step } else { step };
             inputs.push(Item::Value(builder.im.entry(value, places[i].0, at)?));
         }
         let mut made = builder.graph(body, inputs)?.into_iter();
@@ -343,6 +403,7 @@ fn scanned<'m>(
             row.extend(item.value()?);
         }
     }
+    builder.unrolled -= 1;
     for (i, mut row) in rows.into_iter().enumerate() {
         if out_directions[i] != 0 {
             row.reverse();

@@ -18,6 +18,9 @@ use crate::ops::{cast, shapes};
 /// Most elements of a result.
 const MOST: usize = 1 << 16;
 
+/// Reason why the device computes a result.
+const TOO_LARGE: &str = "the result is too large for the host";
+
 /// True if the host computes results of this shape.
 fn is_small(shape: &[usize]) -> bool {
     let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
@@ -52,8 +55,11 @@ pub(crate) fn fold(im: &mut Import, node: &Node<'_>, operator: Operator) -> Node
     if all.is_empty() || (large && !matches!(node.op(), "NonZero" | "Unique")) {
         return operator(im, node);
     }
-    if let Some(known) = exact(node, &all)? {
-        return Ok(known.into_iter().map(Value::Known).collect());
+    match exact(node, &all) {
+        Ok(Some(known)) => return Ok(known.into_iter().map(Value::Known).collect()),
+        Err(error) if error.what == TOO_LARGE => return operator(im, node),
+        Err(error) => return Err(error),
+        Ok(None) => {}
     }
     match evaluated(node, operator) {
         Some(made) => Ok(made),
@@ -448,7 +454,7 @@ fn together(
 ) -> NodeResult<ArrayD<f64>> {
     let shape = shapes::broadcast(a.shape(), b.shape())?;
     if !is_small(&shape) {
-        return Err("the result is too large for the host".into());
+        return Err(TOO_LARGE.into());
     }
     let (mut a, b) = (wide(a, &shape), wide(b, &shape));
     a.zip_mut_with(&b, |a, b| *a = function(*a, *b));

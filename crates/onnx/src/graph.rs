@@ -83,8 +83,10 @@ pub(crate) struct Builder<'m> {
     pub(crate) scopes: Vec<HashMap<&'m str, Item<'m>>>,
     pub(crate) frame: Frame<'m>,
     depth: usize,
+    /// Unrolled loops around the current node.
+    pub(crate) unrolled: usize,
     /// Nodes visited, and their folded elements as nodes.
-    work: usize,
+    pub(crate) work: usize,
     /// Number of folded elements.
     folded: usize,
     /// The limit that ended building.
@@ -108,6 +110,7 @@ pub(crate) fn build(
         scopes: vec![HashMap::new()],
         frame,
         depth: 0,
+        unrolled: 0,
         work: 0,
         folded: 0,
         exceeded: None,

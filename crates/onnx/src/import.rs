@@ -8,7 +8,7 @@ use device::Data;
 use ndarray::{ArrayD, Axis, Slice, concatenate};
 use nn::shape::concat;
 use plan::graph::{Graph, Tensor};
-use plan::{Class, DType};
+use plan::{Binary, Class, DType};
 
 use crate::array::{Elem, Known};
 use crate::error::{NodeResult, invalid};
@@ -94,9 +94,42 @@ pub(crate) struct Import {
     bytes: HashMap<Tensor, usize>,
     /// Results of `DequantizeLinear`.
     dequantised: HashMap<Tensor, Dequantised>,
+    /// Integers that are in memory as `F32` too. Converting them once more takes time.
+    whole: HashMap<Tensor, Tensor>,
+}
+
+/// State of an import, to return to.
+pub(crate) struct Saved {
+    g: Graph,
+    weights: usize,
+    checks: usize,
+    uploaded: OfKnown<Tensor>,
+    bytes: HashMap<Tensor, usize>,
+    dequantised: HashMap<Tensor, Dequantised>,
+    whole: HashMap<Tensor, Tensor>,
 }
 
 impl Import {
+    pub(crate) fn save(&self) -> Saved {
+        Saved {
+            g: self.g.clone(),
+            weights: self.weights.len(),
+            checks: self.checks(),
+            uploaded: self.uploaded.clone(),
+            bytes: self.bytes.clone(),
+            dequantised: self.dequantised.clone(),
+            whole: self.whole.clone(),
+        }
+    }
+
+    pub(crate) fn restore(&mut self, saved: Saved) {
+        let Saved { g, weights, checks, uploaded, bytes, dequantised, whole } = saved;
+        self.weights.truncate(weights);
+        self.drop_checks(checks);
+        (self.g, self.uploaded) = (g, uploaded);
+        (self.bytes, self.dequantised, self.whole) = (bytes, dequantised, whole);
+    }
+
     /// A graph of at most `nodes` nodes.
     pub(crate) fn new(nodes: usize) -> Self {
         Self::limited(MOST, nodes)
@@ -112,6 +145,7 @@ impl Import {
             uniform: HashMap::new(),
             bytes: HashMap::new(),
             dequantised: HashMap::new(),
+            whole: HashMap::new(),
         }
     }
 
@@ -221,7 +255,22 @@ impl Import {
             return Ok(self.g.expand(constant, known.shape())?);
         }
         let tensor = self.tensor(value)?;
-        Ok(self.g.cast(tensor, DType::F32)?)
+        match self.whole.get(&tensor) {
+            Some(&floats) => Ok(floats),
+            None => Ok(self.g.cast(tensor, DType::F32)?),
+        }
+    }
+
+    /// Whole numbers in `F32` as an integer tensor of this shape.
+    pub(crate) fn whole(&mut self, floats: Tensor, shape: &[usize]) -> NodeResult<Tensor> {
+        // A conversion makes a NaN 0.
+        let zero = self.g.constant(0.0);
+        let number = self.g.binary(Binary::Equal, floats, floats)?;
+        let floats = self.g.select(number, floats, zero)?;
+        let floats = self.g.reshape(floats, shape)?;
+        let integers = self.g.cast(floats, DType::I32)?;
+        self.whole.insert(integers, floats);
+        Ok(integers)
     }
 
     /// An optional value on the device as `F32`.

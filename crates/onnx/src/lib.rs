@@ -2,7 +2,7 @@
 //! all supported. A [`Network`] is that model for given input shapes, as one recorded plan.
 //!
 //! Owns the file format (`proto`, `array`, `order`), the operators (`ops`), control flow, which is
-//! unrolled (`control`, `sequence`), and constant folding (`fold`), which computes shapes. Values on
+//! unrolled or repeated (`control`, `repeat`, `sequence`), and constant folding (`fold`), which computes shapes. Values on
 //! which a shape depends are computed by an earlier stage (`network`). Everything else is built with
 //! the functions of [`nn`]. Depends on `nn` and `device`; neither depends on it.
 
@@ -25,6 +25,7 @@ mod node;
 mod ops;
 mod order;
 mod proto;
+mod repeat;
 mod sequence;
 
 pub use array::{Array, Elem};

@@ -34,8 +34,20 @@ impl Arena {
         }
         let mut lives: Vec<Option<Life>> = plan.buffers.iter().map(|_| None).collect();
         let mut places = vec![None; plan.buffers.len()];
+        let blocks = plan.blocks();
+        let mut block = blocks.iter();
+        let mut own = block.next();
         for (at, step) in plan.steps.iter().enumerate() {
-            let last = last_of(at);
+            while own.is_some_and(|(steps, _)| steps.end <= at) {
+                own = block.next();
+            }
+            // Every execution of a body reads the values of before the body again.
+            let body =
+                own.filter(|(_, count)| *count > 1).map_or(at..at, |(steps, _)| steps.clone());
+            let last_of = |first: usize| match first < body.start {
+                true if !body.is_empty() => last_of(at).max(body.end - 1),
+                _ => last_of(at),
+            };
             for view in step.op.reads().into_iter().chain(step.op.writes()) {
                 let (whole, before) = place(view.buffer);
                 let index = whole.index();
@@ -45,9 +57,10 @@ impl Arena {
                 }
                 places[view.buffer.index()] = Some((index, before));
                 match &mut lives[index] {
-                    Some(life) => life.last = life.last.max(last),
+                    Some(life) => life.last = life.last.max(last_of(life.first)),
                     none => {
                         let bytes = buffer.bytes().next_multiple_of(SCRATCH_ALIGN);
+                        let last = last_of(at);
                         *none = Some(Life { buffer: index, bytes, first: at, last });
                     }
                 }

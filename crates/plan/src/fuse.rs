@@ -134,7 +134,7 @@ impl Rotated<'_> {
 impl Rewriter {
     fn step(&self, op: Op, label: String) -> Step {
         let cost = cost_of(&op, &self.plan.buffers, &self.plan.bucket);
-        Step { op, label, scope: None, cost }
+        Step { op, label, scope: None, repeat: None, cost }
     }
 
     fn readers(&self, buffer: BufferId) -> &[usize] {
@@ -188,6 +188,11 @@ impl Rewriter {
         let mut at = 0;
         while at < count {
             let found = if self.removed[at] { None } else { find(self, at) };
+            // Steps of different bodies run a different number of times.
+            let found = found.filter(|found| {
+                let repeat = self.plan.steps[found.at].repeat;
+                found.old.iter().all(|step| self.plan.steps[*step].repeat == repeat)
+            });
             let Some(Rewrite { old, at: place, new }) = found else {
                 at += 1;
                 continue;
@@ -196,7 +201,8 @@ impl Rewriter {
                 self.index(step, false);
                 self.removed[step] = true;
             }
-            self.plan.steps[place] = new;
+            let repeat = self.plan.steps[place].repeat;
+            self.plan.steps[place] = Step { repeat, ..new };
             self.removed[place] = false;
             self.index(place, true);
             at = old.into_iter().fold(at, usize::min);
@@ -226,7 +232,8 @@ impl Rewriter {
                 None => self.plan.steps.push(Step { scope: None, ..step }),
                 Some(id) if last_of.get(&id) == Some(&at) => {
                     let op = self.plan.scopes[id.0 as usize].clone();
-                    self.plan.steps.push(self.step(op, step.label));
+                    let new = self.step(op, step.label);
+                    self.plan.steps.push(Step { repeat: step.repeat, ..new });
                 }
                 Some(_) => {}
             }

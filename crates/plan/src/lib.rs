@@ -40,5 +40,5 @@ pub use plan::{Bucket, Outputs, Plan, Precision};
 pub use project::{Linear, MAX_WEIGHTS, Norm, NormKind, Normalise, Product, Project};
 pub use recurrent::{DeltaHeads, DeltaRule, GatedDelta, Recurrence, ShortConv, Turn};
 pub use schedule::{Group, elementwise, schedule};
-pub use step::{Cost, ScopeId, Step};
+pub use step::{Cost, RepeatId, ScopeId, Step};
 pub use validate::Invalid;

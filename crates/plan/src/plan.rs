@@ -1,5 +1,7 @@
 //! A plan: a flat list of steps over named buffers, made for one bucket of shapes.
 
+use std::ops::Range;
+
 use crate::buffer::{Buffer, BufferId, Class};
 use crate::op::Op;
 use crate::step::{Cost, Step};
@@ -90,6 +92,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The composites that primitive steps belong to, each as one operation; empty after fusion.
     pub scopes: Vec<Op>,
+    /// Executions of each repeated body. The steps of a body are neighbours; they run in order,
+    /// all of them, this many times.
+    pub repeats: Vec<usize>,
 }
 
 impl Plan {
@@ -110,6 +115,25 @@ impl Plan {
 
     #[must_use]
     pub fn cost(&self) -> Cost {
-        self.steps.iter().map(|step| step.cost).sum()
+        self.steps.iter().map(|step| step.cost * self.executions(step)).sum()
+    }
+
+    /// Number of times that a step runs.
+    #[must_use]
+    pub fn executions(&self, step: &Step) -> usize {
+        step.repeat.map_or(1, |repeat| self.repeats.get(repeat.0 as usize).copied().unwrap_or(1))
+    }
+
+    /// The steps as blocks of neighbours that run together, each with its number of executions.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<(Range<usize>, usize)> {
+        let mut blocks = Vec::new();
+        let mut start = 0;
+        for block in self.steps.chunk_by(|a, b| a.repeat == b.repeat) {
+            let end = start + block.len();
+            blocks.push((start..end, self.executions(&block[0])));
+            start = end;
+        }
+        blocks
     }
 }

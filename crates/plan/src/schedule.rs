@@ -33,6 +33,7 @@ pub fn schedule(plan: &Plan) -> Vec<Group> {
     let mut open: Option<Open<'_>> = None;
     for (at, step) in plan.steps.iter().enumerate() {
         let joined = groups.last().is_some_and(|group| group.steps.len() < MOST_STEPS)
+            && at.checked_sub(1).is_some_and(|last| plan.steps[last].repeat == step.repeat)
             && open.as_mut().is_some_and(|open| open.joins(plan, &step.op));
         let reduces = matches!(step.op, Op::Reduce { .. }).then_some(at);
         match groups.last_mut() {
@@ -113,14 +114,19 @@ impl Group {
             };
             Buffer { name: id.0.to_string(), class, ..buffer.clone() }
         };
-        let step =
-            |step: &Step| Step { op: step.op.map(place, place), scope: None, ..step.clone() };
+        let step = |step: &Step| Step {
+            op: step.op.map(place, place),
+            scope: None,
+            repeat: None,
+            ..step.clone()
+        };
         Some(Plan {
             bucket: plan.bucket,
             precision: plan.precision,
             buffers: own.iter().map(of).collect(),
             steps: steps.iter().map(step).collect(),
             scopes: Vec::new(),
+            repeats: Vec::new(),
         })
     }
 

@@ -35,6 +35,20 @@ impl std::ops::Add for Cost {
     }
 }
 
+impl std::ops::Mul<usize> for Cost {
+    type Output = Self;
+
+    fn mul(self, times: usize) -> Self {
+        let of = |count: u64| count.saturating_mul(times as u64);
+        Self {
+            weight_bytes: of(self.weight_bytes),
+            state_bytes: of(self.state_bytes),
+            other_bytes: of(self.other_bytes),
+            flops: of(self.flops),
+        }
+    }
+}
+
 impl std::iter::Sum for Cost {
     fn sum<I: Iterator<Item = Self>>(costs: I) -> Self {
         costs.fold(Self::default(), |a, b| a + b)
@@ -49,8 +63,15 @@ pub struct Step {
     pub label: String,
     /// The composite that this primitive step is part of.
     pub scope: Option<ScopeId>,
+    /// The repeated body that this step belongs to.
+    pub repeat: Option<RepeatId>,
+    /// Cost of one execution.
     pub cost: Cost,
 }
+
+/// Index of a repeated body in [`Plan::repeats`](crate::Plan::repeats).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RepeatId(pub u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopeId(pub u32);

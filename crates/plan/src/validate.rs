@@ -26,6 +26,7 @@ impl Plan {
     /// [`Invalid`] names the first step that breaks one.
     pub fn validate(&self) -> Result<(), Invalid> {
         let mut written = vec![false; self.buffers.len()];
+        self.check_repeats()?;
         for (at, step) in self.steps.iter().enumerate() {
             let fail = |reason: String| Invalid {
                 step: at,
@@ -77,6 +78,25 @@ impl Plan {
                 }
                 written[view.buffer.index()] = true;
             }
+        }
+        Ok(())
+    }
+
+    /// The steps of a repeated body are neighbours, and its count is known.
+    fn check_repeats(&self) -> Result<(), Invalid> {
+        let mut seen = vec![false; self.repeats.len()];
+        for (steps, _) in self.blocks() {
+            let step = &self.steps[steps.start];
+            let Some(repeat) = step.repeat else { continue };
+            if seen.get(repeat.0 as usize) != Some(&false) || self.executions(step) == 0 {
+                return Err(Invalid {
+                    step: steps.start,
+                    label: step.label.clone(),
+                    op: step.op.name(),
+                    reason: format!("belongs to the repeated body {}", repeat.0),
+                });
+            }
+            seen[repeat.0 as usize] = true;
         }
         Ok(())
     }

@@ -239,8 +239,11 @@ unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
             Unary::Neg => vectors!(y, n, [v = x] => S::mul(v, S::splat(-1.0))),
             Unary::Sqrt => each!(y, n, [v = x] => v.sqrt()),
             Unary::Recip => vectors!(y, n, [v = x] => S::div(S::splat(1.0), v)),
-            Unary::Floor => each!(y, n, [v = x] => v.floor()),
-            Unary::Round => each!(y, n, [v = x] => v.round_ties_even()),
+            Unary::Floor => vectors!(y, n, [v = x] => {
+                let near = rounded::<S>(v);
+                S::select_lt(v, near, S::sub(near, S::splat(1.0)), near)
+            }),
+            Unary::Round => vectors!(y, n, [v = x] => rounded::<S>(v)),
             Unary::Tanh => vectors!(y, n, [v = x] => tanh::<S>(v)),
             Unary::Ln => each!(y, n, [v = x] => ln(v)),
             Unary::Exp => vectors!(y, n, [v = x] => exp::<S>(v)),
@@ -262,6 +265,25 @@ unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
                 }
             }
         }
+    }
+}
+
+/// The nearest whole numbers, ties to even. 2^23 added to a smaller magnitude leaves no fraction.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn rounded<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (whole, zero) = (S::splat(8_388_608.0), S::splat(0.0));
+        let size = S::abs(x);
+        let near = S::sub(S::add(size, whole), whole);
+        let signed = S::select_lt(x, zero, S::mul(near, S::splat(-1.0)), near);
+        // A zero has the sign of `x`.
+        let signed = S::select_le(near, zero, S::mul(x, zero), signed);
+        S::select_lt(size, whole, signed, x)
     }
 }
 

@@ -51,12 +51,13 @@ def body(nodes, inputs, outputs, constants=()):
     return h.make_graph(nodes, "body", inputs, outputs, [nh.from_array(np.asarray(v), k) for k, v in constants])
 
 
-def case(name, nodes, feeds, outputs, constants=None, opset=18, functions=(), ir=10):
+def case(name, nodes, feeds, outputs, constants=None, opset=18, functions=(), ir=10, shapes=None):
     """Adds a case: `outputs` are names of floats, or pairs of a name and a type."""
     nodes = nodes if isinstance(nodes, list) else [nodes]
     outputs = [o if isinstance(o, tuple) else (o, T.FLOAT) for o in outputs]
     infos = [v if not isinstance(v, int) else value(k, v) for k, v in outputs]
-    inputs = [value(k, h.np_dtype_to_tensor_dtype(v.dtype), list(v.shape)) for k, v in feeds.items()]
+    shapes = {k: list(v.shape) for k, v in feeds.items()} | (shapes or {})
+    inputs = [value(k, h.np_dtype_to_tensor_dtype(v.dtype), shapes[k]) for k, v in feeds.items()]
     initial = [nh.from_array(np.asarray(v), k) for k, v in (constants or {}).items()]
     sets = [h.make_opsetid(d, v) for d, v in (("", opset), ("com.microsoft", 1), ("ai.onnx.ml", 3), ("my", 1))]
     graph = h.make_graph(nodes, name, inputs, infos, initial)
@@ -353,9 +354,68 @@ def geometry():
          {"x": f(1, 2, 5, 4)}, ["y"], {"w": f(2, 3, 3, 3)})
 
 
+def repeated():
+    """Loops of more steps than are unrolled."""
+    length, batch, inputs, hidden = 9, 2, 5, 4
+    for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
+        weights = {"w": f(2, gates * hidden, inputs) * F(0.4), "r": f(2, gates * hidden, hidden) * F(0.4),
+                   "b": f(2, 2 * gates * hidden)}
+        outputs = ["y", "h", "c"] if op == "LSTM" else ["y", "h"]
+        for name, extra, attributes in (("", [], {}), ("_lengths", ["n"], {}), ("_reset", [], {"linear_before_reset": 1})):
+            if name == "_reset" and op != "GRU":
+                continue
+            case(f"repeated_{op.lower()}{name}",
+                 node(op, ["x", "w", "r", "b", *extra], outputs, hidden_size=hidden, direction="bidirectional", **attributes),
+                 {"x": f(length, batch, inputs)}, outputs, weights | {"n": np.array([length, 6], I32)})
+    k = {"k": np.array(0.5, F)}
+    three = lambda *names: [value(name, shape=[3]) for name in names]
+    # States are exchanged, a scan reads a state before it is replaced, and axes and directions differ.
+    swap = body([node("Add", ["a", "x"], ["s"]), node("Tanh", ["s"], ["b2"]), node("Identity", ["b"], ["a2"]),
+                 node("Mul", ["s", "k"], ["y"]), node("Identity", ["a"], ["z"])],
+                three("a", "b", "x"), three("a2", "b2", "y", "z"))
+    case("repeated_scan", node("Scan", ["a0", "b0", "x0"], ["A", "B", "Y", "Z"], body=swap, num_scan_inputs=1,
+                               scan_input_axes=[1], scan_input_directions=[1], scan_output_axes=[1, 0],
+                               scan_output_directions=[0, 1]),
+         {"a0": f(3), "b0": f(3), "x0": f(3, length)}, ["A", "B", "Y", "Z"], k, shapes={"x0": [3, "n"]})
+    number = [value("i", T.INT64, []), value("go", T.BOOL, []), value("a", shape=[2])]
+    ends = [value("go2", T.BOOL, []), value("a2", shape=[2]), value("row")]
+    go = node("Identity", ["go"], ["go2"])
+    counted = body([node("Cast", ["i"], ["n"], to=T.FLOAT), node("Add", ["a", "n"], ["a2"]), go,
+                    node("Gather", ["x", "i"], ["row"], axis=0)], number, ends)
+    known = {"count": np.array(length, I), "zero": np.array([0], I), "one": np.array([1], I)}
+    feeds = {"x": f(length, 5), "a0": f(2)}
+    case("repeated_loop", node("Loop", ["count", "", "a0"], ["A", "R"], body=counted), feeds, ["A", "R"], known)
+    # A shape follows from the number: unrolled.
+    sliced = body([node("Identity", ["a"], ["a2"]), go, node("Unsqueeze", ["i", "zero"], ["first"]),
+                   node("Add", ["first", "one"], ["last"]), node("Slice", ["x", "zero", "last", "zero"], ["part"]),
+                   node("ReduceSum", ["part", "zero"], ["row"], keepdims=0)], number, ends)
+    case("unrolled_loop", node("Loop", ["count", "", "a0"], ["A", "R"], body=sliced), feeds, ["A", "R"], known)
+    # The steps share a weight, and a product and a softmax inside.
+    mixed = body([node("MatMul", ["s", "w"], ["m"]), node("Add", ["m", "x"], ["t"]), node("Softmax", ["t"], ["s2"]),
+                  node("ReduceMax", ["t", "one"], ["y"], keepdims=0)],
+                 [value("s", shape=[2, 8]), value("x", shape=[2, 8])], [value("s2", shape=[2, 8]), value("y", shape=[2])])
+    case("repeated_softmax", [node("Relu", ["x0"], ["x"]),
+                              node("Scan", ["s0", "x"], ["S", "Y"], body=mixed, num_scan_inputs=1)],
+         {"x0": f(length, 2, 8), "s0": f(2, 8)}, ["S", "Y"], {"w": f(8, 8), "one": np.array([1], I)})
+
+
+def spectra():
+    window = np.hanning(16).astype(F)
+    number = lambda v: np.array(v, I)
+    for name, constants, signal in (("real", {"w": window}, f(2, 70, 1)), ("complex", {"w": window}, f(2, 70, 2))):
+        case("stft_" + name, node("STFT", ["x", "s", "w"], ["y"], onesided=int(name == "real")), {"x": signal}, ["y"],
+             constants | {"s": number(5)})
+    case("stft_of_a_window", node("STFT", ["x", "s", "w"], ["y"]), {"x": f(1, 40, 1), "w": window}, ["y"], {"s": number(7)})
+    for name, shape, attributes, length in (("forward", (2, 9, 1), {}, None), ("onesided", (2, 10, 1), {"onesided": 1}, None),
+                                            ("padded", (2, 9, 2), {}, 12), ("cut", (2, 9, 1), {}, 6),
+                                            ("inverse", (2, 9, 2), {"inverse": 1}, None)):
+        case("dft_" + name, node("DFT", ["x"] + ([] if length is None else ["n"]), ["y"], **attributes),
+             {"x": f(*shape)}, ["y"], {} if length is None else {"n": number(length)})
+
+
 def main():
     onnxruntime.set_default_logger_severity(3)
-    for group in (control_flow, functions, data_dependent, fused, attention, quantised, learned, geometry):
+    for group in (control_flow, functions, data_dependent, fused, attention, quantised, learned, geometry, repeated, spectra):
         group()
     data = b"".join(struct.pack("<I", len(chunk)) + chunk for chunks in CASES for chunk in chunks)
     packed = zlib.compress(data, 9)

@@ -1,7 +1,7 @@
 //! Arena: scratch buffers that are alive at the same time share no byte, in random plans.
 
 use plan::{
-    Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Gather, Op, Plan, Precision,
+    Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Gather, Op, Plan, Precision, RepeatId,
     SCRATCH_ALIGN, Step, View,
 };
 use proptest::prelude::*;
@@ -37,6 +37,7 @@ fn plan(sizes: &[usize], steps: &[Vec<usize>]) -> Plan {
         op: op(touched),
         label: String::new(),
         scope: None,
+        repeat: None,
         cost: Cost::default(),
     };
     Plan {
@@ -45,6 +46,7 @@ fn plan(sizes: &[usize], steps: &[Vec<usize>]) -> Plan {
         steps: steps.iter().map(step).collect(),
         buffers,
         scopes: vec![],
+        repeats: vec![],
     }
 }
 
@@ -68,8 +70,17 @@ pub(super) fn check(plan: &Plan, place: impl Fn(BufferId) -> (BufferId, u64)) {
     let mut alive_most = 0;
     for at in 0..plan.steps.len() {
         // Alive at a step: touched up to this step, and touched from it on.
-        let alive = scratch()
-            .filter(|id| touched(*id, &plan.steps[..=at]) && touched(*id, &plan.steps[at..]));
+        let bodies =
+            plan.blocks().into_iter().filter(|(steps, count)| *count > 1 && steps.contains(&at));
+        let body = bodies.map(|(steps, _)| steps).next().unwrap_or(at..at);
+        // Every execution of a body reads what was written before the body.
+        let again = |id: BufferId| {
+            touched(id, &plan.steps[..body.start]) && touched(id, &plan.steps[body.clone()])
+        };
+        let alive = scratch().filter(|id| {
+            let later = touched(*id, &plan.steps[at..]) || again(*id);
+            touched(*id, &plan.steps[..=at]) && later
+        });
         let mut ranges: Vec<(u64, u64)> = alive.map(&range).collect();
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0), "step {at}: {ranges:?}");
@@ -95,8 +106,14 @@ proptest! {
         sizes in prop::collection::vec(1usize..200, 1..24),
         steps in prop::collection::vec(prop::collection::vec(0usize..24, 1..5), 1..24),
         places in prop::collection::vec(0usize..24, 24),
+        body in (0usize..24, 0usize..24),
     ) {
-        let plan = plan(&sizes, &steps);
+        let mut plan = plan(&sizes, &steps);
+        plan.repeats = vec![3];
+        let (first, last) = (body.0.min(steps.len()), (body.0 + body.1).min(steps.len()));
+        for step in &mut plan.steps[first..last] {
+            step.repeat = Some(RepeatId(0));
+        }
         check(&plan, |id| (id, 0));
         // Two of three buffers may lie at the end of a larger one.
         let whole = |id: BufferId| BufferId((places[id.index()] % sizes.len()) as u32);

@@ -72,6 +72,7 @@ fn follows(plan: &Plan, product: &Group, group: &Group) -> bool {
     };
     let reads_it = |step: &Step| step.op.reads().iter().any(|view| view.buffer == out.buffer);
     group.reduce.is_none()
+        && steps[0].repeat == plan.steps[product.steps.start].repeat
         && group.is_kernel(plan)
         && dense(out)
         && steps.iter().any(reads_it)

@@ -5,6 +5,7 @@
 //! Writes in the meantime travel with the next submission.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -644,7 +645,7 @@ unsafe fn execute_step(
     run: &Run<'_>,
 ) -> bool {
     let Run { program, canceller, clock } = *run;
-    // Index of the last call. The first thread writes it before the barrier of that call, so all threads leave there.
+    // Number of the last call. The first thread writes it before the barrier of that call, so all threads leave there.
     let last = AtomicUsize::new(usize::MAX);
     // SAFETY: the caller's contract.
     unsafe {
@@ -653,21 +654,41 @@ unsafe fn execute_step(
         pool.run(&|w| {
             let clock = clock.filter(|_| w.index() == 0);
             let mut begin = clock.map(|_| Instant::now());
-            for (i, call) in program.calls.iter().enumerate() {
-                execute::run(call, &context, w);
-                if w.index() == 0 && canceller.is_cancelled() {
-                    last.store(i, Ordering::Relaxed);
+            let mut before = 0;
+            for block in &program.blocks {
+                let end = before + block.count * block.calls.len();
+                let alone = block.alone && w.threads() > 1;
+                let own = if alone { w.alone() } else { None };
+                let calls = iter::repeat_n(block.calls.clone(), block.count).flatten();
+                for (number, i) in (before..end).zip(calls) {
+                    // Threads that have nothing to do meet the first one behind the block.
+                    if alone && own.is_none() {
+                        break;
+                    }
+                    let w = own.as_ref().unwrap_or(w);
+                    execute::run(&program.calls[i], &context, w);
+                    if w.index() == 0 && canceller.is_cancelled() {
+                        last.store(number, Ordering::Relaxed);
+                    }
+                    w.barrier();
+                    if last.load(Ordering::Relaxed) == number {
+                        break;
+                    }
+                    if let (Some(clock), Some(begin)) = (clock, &mut begin) {
+                        let end = Instant::now();
+                        let spent = end.duration_since(std::mem::replace(begin, end));
+                        let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+                        clock[i].fetch_add(nanoseconds, Ordering::Relaxed);
+                    }
                 }
-                w.barrier();
-                if last.load(Ordering::Relaxed) == i {
+                if alone {
+                    w.barrier();
+                }
+                // Later calls have greater numbers.
+                if last.load(Ordering::Relaxed) < end {
                     return;
                 }
-                if let (Some(clock), Some(begin)) = (clock, &mut begin) {
-                    let end = Instant::now();
-                    let spent = end.duration_since(std::mem::replace(begin, end));
-                    let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
-                    clock[i].fetch_add(nanoseconds, Ordering::Relaxed);
-                }
+                before = end;
             }
         });
     }

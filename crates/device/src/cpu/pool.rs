@@ -50,6 +50,8 @@ struct Shared {
     job: UnsafeCell<Option<Job>>,
     threads: usize,
     spins: u32,
+    /// A region of one thread inside a region of several.
+    solo: Option<Box<Shared>>,
 }
 
 // SAFETY: `job` is written only by the caller of `run`, before the epoch's release store and after
@@ -60,6 +62,24 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
+    fn new(threads: usize) -> Self {
+        Self {
+            epoch: CachePadded::default(),
+            active: CachePadded::default(),
+            arrived: CachePadded::default(),
+            generation: CachePadded::default(),
+            claimed: (0..threads).map(|_| CachePadded::default()).collect(),
+            failed: AtomicBool::new(false),
+            payload: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            asleep: (0..threads).map(|_| CachePadded::default()).collect(),
+            job: UnsafeCell::new(None),
+            threads,
+            spins: if threads > default_threads().get() { SPINS_CROWDED } else { SPINS },
+            solo: (threads > 1).then(|| Box::new(Self::new(1))),
+        }
+    }
+
     /// Resets the claims for the next kernel call.
     fn unclaim(&self) {
         for claimed in &self.claimed {
@@ -154,6 +174,14 @@ impl Worker<'_> {
         self.shared.threads
     }
 
+    /// Thread 0 as the only thread of a region of its own, while the others wait at a barrier;
+    /// `None` on other threads.
+    #[must_use]
+    pub fn alone(&self) -> Option<Worker<'_>> {
+        let shared = self.shared.solo.as_deref().unwrap_or(self.shared);
+        (self.index == 0).then_some(Worker { shared, index: 0 })
+    }
+
     /// This thread's contiguous part of `0..total`; the parts differ by at most one.
     #[must_use]
     pub const fn part(&self, total: usize) -> Range<usize> {
@@ -211,20 +239,7 @@ impl Pool {
     /// The system cannot start a thread.
     pub fn new(threads: NonZeroUsize) -> io::Result<Self> {
         let threads = threads.get();
-        let shared = Arc::new(Shared {
-            epoch: CachePadded::default(),
-            active: CachePadded::default(),
-            arrived: CachePadded::default(),
-            generation: CachePadded::default(),
-            claimed: (0..threads).map(|_| CachePadded::default()).collect(),
-            failed: AtomicBool::new(false),
-            payload: Mutex::new(None),
-            stop: AtomicBool::new(false),
-            asleep: (0..threads).map(|_| CachePadded::default()).collect(),
-            job: UnsafeCell::new(None),
-            threads,
-            spins: if threads > default_threads().get() { SPINS_CROWDED } else { SPINS },
-        });
+        let shared = Arc::new(Shared::new(threads));
         let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1) };
         let processors = other_processors();
         for index in 1..threads {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::group::{BLOCK, CLAIM, Kernel, Softmax};
 use super::pool::Worker;
-use plan::{BufferId, Class, DType, Group, Op, Plan, Step, View};
+use plan::{BufferId, Class, DType, Group, Op, Plan, RepeatId, Step, View};
 use simd::Isa;
 
 /// Kernels of groups over the same rows.
@@ -137,7 +137,8 @@ fn products(plan: &Plan, groups: &[Group]) -> Option<usize> {
         let others = &reads[usize::from(at == 0)..];
         others.iter().all(|view| !set.written.contains(&view.buffer)) && set.free(&step.op)
     });
-    (rows && apart).then_some(between + 2)
+    let repeat = plan.steps[second.steps.start].repeat;
+    (rows && apart && repeat == set.repeat).then_some(between + 2)
 }
 
 /// A scratch buffer that can share memory with the set's last result: only the set reads it, each element before the
@@ -176,16 +177,19 @@ struct FusionSet<'a> {
     plan: &'a Plan,
     rows: usize,
     length: usize,
+    repeat: Option<RepeatId>,
     read: BTreeSet<BufferId>,
     written: BTreeSet<BufferId>,
 }
 
 impl<'a> FusionSet<'a> {
     const fn new(plan: &'a Plan, rows: usize, length: usize) -> Self {
-        Self { plan, rows, length, read: BTreeSet::new(), written: BTreeSet::new() }
+        let read = BTreeSet::new();
+        Self { plan, rows, length, repeat: None, read, written: BTreeSet::new() }
     }
 
     fn take(&mut self, group: &Group) {
+        self.repeat = self.plan.steps[group.steps.start].repeat;
         for step in &self.plan.steps[group.steps.clone()] {
             self.read.extend(step.op.reads().iter().map(|view| view.buffer));
             self.written.extend(step.op.writes().iter().map(|view| view.buffer));
@@ -230,7 +234,8 @@ impl<'a> FusionSet<'a> {
                 || (!matches!(op, Op::Pad { .. }) && (same || repeats))
         };
         let fits = |op: &Op| op.reads().iter().all(|view| own(op, view)) && self.free(op);
-        same && steps.iter().all(|step| fits(&step.op))
+        let repeat = plan.steps[group.steps.start].repeat;
+        same && repeat == self.repeat && steps.iter().all(|step| fits(&step.op))
     }
 
     /// True if a view repeats one element of its buffer for each row, in row order.

@@ -17,11 +17,13 @@ pub(super) fn supported(plan: &Plan) -> Result<()> {
     }
 }
 
-/// Executes every step once and calls `done` after each.
-pub(super) fn run(plan: &Plan, storage: &mut [Storage], mut done: impl FnMut()) {
-    for step in &plan.steps {
-        execute(&step.op, storage);
-        done();
+/// Executes the steps and calls `done` with the index of each after it.
+pub(super) fn run(plan: &Plan, storage: &mut [Storage], mut done: impl FnMut(usize)) {
+    for (steps, count) in plan.blocks() {
+        for at in std::iter::repeat_n(steps, count).flatten() {
+            execute(&plan.steps[at].op, storage);
+            done(at);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod storage;
 
 use std::collections::HashMap;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::ledger::{Ledger, Write, invalid};
 use super::plan_buffers::PlanBuffers;
@@ -221,7 +221,7 @@ impl Instance for ReferenceInstance {
         staged.iter().for_each(|write| state.put(write));
         state.lend(&mut self.shared);
         for step in 0..steps {
-            interpret::run(&state.plan, &mut state.storage, || {});
+            interpret::run(&state.plan, &mut state.storage, |_| {});
             state.keep_tokens(first + u64::from(step));
         }
         state.lend(&mut self.shared);
@@ -240,17 +240,17 @@ impl Instance for ReferenceInstance {
         let ticket = self.submit(prepared, 1)?;
         self.wait(ticket)?;
         let whole = begin.elapsed();
-        let mut times = Vec::new();
         let state = &mut self.ledger.entry_mut(prepared)?.state;
+        let mut times = vec![Duration::ZERO; state.plan.steps.len()];
         state.lend(&mut self.shared);
         let mut last = Instant::now();
-        interpret::run(&state.plan, &mut state.storage, || {
+        interpret::run(&state.plan, &mut state.storage, |at| {
             let now = Instant::now();
-            times.push(now.duration_since(std::mem::replace(&mut last, now)));
+            times[at] += now.duration_since(std::mem::replace(&mut last, now));
         });
         state.keep_tokens(ticket.first + 1);
         state.lend(&mut self.shared);
-        let timing = |(step, (of, time)): (usize, (&plan::Step, &std::time::Duration))| Timing {
+        let timing = |(step, (of, time)): (usize, (&plan::Step, &Duration))| Timing {
             step,
             label: of.label.clone(),
             kernel: of.op.name(),

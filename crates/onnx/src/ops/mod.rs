@@ -21,11 +21,12 @@ mod resize;
 mod scatter;
 mod shape;
 pub(crate) mod shapes;
+mod spectrum;
 mod window;
 
 use crate::node::Operator;
 
-const FAMILIES: [&[(&str, Operator)]; 16] = [
+const FAMILIES: [&[(&str, Operator)]; 17] = [
     attention::OPERATORS,
     cast::OPERATORS,
     detect::OPERATORS,
@@ -41,6 +42,7 @@ const FAMILIES: [&[(&str, Operator)]; 16] = [
     reduce::OPERATORS,
     scatter::OPERATORS,
     shape::OPERATORS,
+    spectrum::OPERATORS,
     window::OPERATORS,
 ];
 

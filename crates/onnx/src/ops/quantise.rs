@@ -1,7 +1,6 @@
 //! Quantisation operators, with one scale per tensor, per axis or per block.
 
 use nn::functions::{self as f, add, mul, quotient, sub};
-use plan::DType;
 use plan::graph::{Graph, Tensor};
 
 use super::bytes::Dequantised;
@@ -83,11 +82,9 @@ pub(in crate::ops) fn quantise(im: &mut Import, node: &Node<'_>) -> NodeResult<V
         Some(_) => Some(parameter(im, node, 2, &have)?),
         None => None,
     };
-    let g = &mut im.g;
-    let made = quotient(g, x, scale)?;
-    let made = quantised(g, made, zero, [least, greatest])?;
-    let tensor = g.reshape(made, &have)?;
-    Ok(device(elem, tensor))
+    let made = quotient(&mut im.g, x, scale)?;
+    let made = quantised(&mut im.g, made, zero, [least, greatest])?;
+    Ok(device(elem, im.whole(made, &have)?))
 }
 
 /// Rounds quotients, adds the zero point, and clamps to the range.
@@ -97,13 +94,12 @@ fn quantised(
     zero: Option<Tensor>,
     range: [f64; 2],
 ) -> NodeResult<Tensor> {
-    let mut made = f::round(g, x)?;
-    if let Some(zero) = zero {
-        made = add(g, made, zero)?;
-    }
+    let made = f::round(g, x)?;
+    // An integer has no negative zero.
+    let zero = zero.unwrap_or_else(|| g.constant(0.0));
+    let made = add(g, made, zero)?;
     let [least, greatest] = range.map(|end| end as f32);
-    let made = f::clamp(g, made, least, greatest)?;
-    Ok(g.cast(made, DType::I32)?)
+    Ok(f::clamp(g, made, least, greatest)?)
 }
 
 /// Requantises sums of integer products: scales them, then quantises with the scale and zero point
@@ -123,8 +119,9 @@ pub(super) fn requantised(
     let scales = mul(g, a, b)?;
     let factor = quotient(g, scales, scale)?;
     let made = mul(g, sums, factor)?;
-    let tensor = quantised(g, made, Some(zero), [least, greatest])?;
-    Ok(device(elem, tensor))
+    let made = quantised(g, made, Some(zero), [least, greatest])?;
+    let shape = im.g.shape(made).to_vec();
+    Ok(device(elem, im.whole(made, &shape)?))
 }
 
 /// Dynamic quantisation to unsigned bytes, over the range of the values and 0.
@@ -147,8 +144,8 @@ fn dynamic(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let made = f::round(g, made)?;
     let made = add(g, made, point)?;
     let made = f::clamp(g, made, 0.0, 255.0)?;
-    let (made, point) = (g.cast(made, DType::I32)?, g.cast(point, DType::I32)?);
-    let (scale, point) = (g.reshape(scale, &[])?, g.reshape(point, &[])?);
+    let scale = g.reshape(scale, &[])?;
+    let (made, point) = (im.whole(made, &have)?, im.whole(point, &[])?);
     Ok(vec![
         Value::Device { elem: Elem::U8, tensor: made },
         Value::Device { elem: Elem::F32, tensor: scale },

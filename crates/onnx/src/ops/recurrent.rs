@@ -1,8 +1,10 @@
-//! Recurrent operators (GRU, LSTM, RNN), unrolled over the sequence.
+//! Recurrent operators (GRU, LSTM, RNN): a body that runs for each step of the sequence. Short
+//! sequences are unrolled.
 
 use nn::functions::{self as f, add, mul, sub};
 use nn::shape::{concat, stack, transpose};
-use plan::graph::{Graph, Tensor};
+use plan::DType;
+use plan::graph::{BodyEnds, Graph, Tensor};
 
 use crate::array::Elem;
 use crate::error::{NodeResult, invalid};
@@ -11,6 +13,9 @@ use crate::node::{Node, Operator};
 
 pub(super) const OPERATORS: &[(&str, Operator)] =
     &[("GRU", recurrent), ("LSTM", recurrent), ("RNN", recurrent)];
+
+/// Longest sequence that is unrolled.
+const UNROLLED: usize = 4;
 
 /// Weights and settings of one direction.
 struct Cell<'a> {
@@ -43,11 +48,11 @@ struct Activation {
 }
 
 fn recurrent(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
-    unrolled(im, node, node.op(), false)
+    layer(im, node, node.op(), false)
 }
 
 /// Builds a recurrent operator; `rounded` for inputs and states that are rounded to bytes.
-pub(in crate::ops) fn unrolled(
+pub(in crate::ops) fn layer(
     im: &mut Import,
     node: &Node<'_>,
     op: &str,
@@ -124,26 +129,46 @@ pub(in crate::ops) fn unrolled(
         let h = first(im, 5)?;
         let c = if op == "LSTM" { first(im, 6)? } else { start };
         let backward = direction == "reverse" || d == 1;
-        let (steps, [h, c]) = cell.run(im, x, [h, c], backward)?;
-        outputs.push(stack(&mut im.g, &steps, 0)?);
+        let from_x = cell.input_gates(&mut im.g, x)?;
+        let (y, [h, c]) = if length > UNROLLED && !im.g.is_repeating() {
+            cell.repeated(im, from_x, [h, c], backward)?
+        } else {
+            cell.unrolled(im, from_x, [h, c], backward)?
+        };
+        outputs.push(y);
         last.push(h);
         cells.push(c);
     }
-    let g = &mut im.g;
+    let made = joined(&mut im.g, outputs, [&last, &cells], by_batch)?;
+    let count = if op == "LSTM" { 3 } else { 2 };
+    let made = made.into_iter().take(count);
+    Ok(made.map(|tensor| Value::Device { elem, tensor }).collect())
+}
+
+/// The outputs, last hidden states and cells of all directions.
+fn joined(
+    g: &mut Graph,
+    outputs: Vec<Tensor>,
+    [last, cells]: [&[Tensor]; 2],
+    by_batch: bool,
+) -> NodeResult<[Tensor; 3]> {
     // [T, D, N, H]
     let apart = outputs
         .into_iter()
-        .map(|y| g.reshape(y, &[length, 1, batch, width]))
+        .map(|y| {
+            let mut shape = g.shape(y).to_vec();
+            shape.insert(1, 1);
+            g.reshape(y, &shape)
+        })
         .collect::<plan::graph::Result<Vec<_>>>()?;
     let mut y = concat(g, &apart, 1)?;
-    let (mut h, mut c) = (stack(g, &last, 0)?, stack(g, &cells, 0)?);
+    let (mut h, mut c) = (stack(g, last, 0)?, stack(g, cells, 0)?);
     if by_batch {
         y = g.permute(y, &[2, 0, 1, 3])?;
         h = transpose(g, h, 0, 1)?;
         c = transpose(g, c, 0, 1)?;
     }
-    let all = if op == "LSTM" { vec![y, h, c] } else { vec![y, h] };
-    Ok(all.into_iter().map(|tensor| Value::Device { elem, tensor }).collect())
+    Ok([y, h, c])
 }
 
 /// Lengths of the sequences as `[N, 1]`, unless all have the full length.
@@ -268,50 +293,103 @@ impl Cell<'_> {
         Ok(add(g, gate, seen)?)
     }
 
-    /// Runs the cell over `x [T, N, I]`: the hidden states in the order of `x`, and the last hidden and cell state.
-    fn run(
+    /// Contribution of the inputs `x [T, N, I]` to the gates, `[T, N, gates H]`.
+    fn input_gates(&self, g: &mut Graph, x: Tensor) -> NodeResult<Tensor> {
+        let &[length, batch, inputs] = g.shape(x) else { return Err("[T, N, I] expected".into()) };
+        let gates = g.shape(self.input)[0];
+        let rows = g.reshape(x, &[length * batch, inputs])?;
+        let mut all = g.matmul(rows, self.input)?;
+        if let Some([of_x, _]) = self.biases {
+            all = add(g, all, of_x)?;
+        }
+        Ok(g.reshape(all, &[length, batch, gates])?)
+    }
+
+    /// The output, next hidden state and next cell of the step at `place`, a scalar tensor.
+    fn advance(
         &self,
         im: &mut Import,
-        x: Tensor,
+        from_x: Tensor,
+        place: Tensor,
+        [h, c]: [Tensor; 2],
+    ) -> NodeResult<[Tensor; 3]> {
+        let &[_, batch, gates] = im.g.shape(from_x) else {
+            return Err("[1, N, gates H] expected".into());
+        };
+        let from_x = im.g.reshape(from_x, &[batch, gates])?;
+        let seen = if self.rounded { bytes(im, Elem::F32, h)? } else { h };
+        let g = &mut im.g;
+        let [next, cell] = self.step(g, from_x, [h, seen], c)?;
+        let Some(lengths) = self.lengths else { return Ok([next, next, cell]) };
+        // A sequence that has ended keeps its state, and its output is 0.
+        let zero = g.constant(0.0);
+        let runs = f::less(g, place, lengths)?;
+        let output = g.select(runs, next, zero)?;
+        Ok([output, g.select(runs, next, h)?, g.select(runs, cell, c)?])
+    }
+
+    /// Runs the cell step by step: the outputs `[T, N, H]`, and the last hidden and cell state.
+    fn unrolled(
+        &self,
+        im: &mut Import,
+        from_x: Tensor,
         [mut h, mut c]: [Tensor; 2],
         backward: bool,
-    ) -> NodeResult<(Vec<Tensor>, [Tensor; 2])> {
-        let &[length, batch, inputs] = im.g.shape(x) else {
-            return Err("[T, N, I] expected".into());
-        };
+    ) -> NodeResult<(Tensor, [Tensor; 2])> {
+        let length = im.g.shape(from_x)[0];
         let mut steps = vec![h; length];
         for i in 0..length {
             let t = if backward { length - 1 - i } else { i };
-            let own = im.g.slice(x, 0, t, 1)?;
-            let own = im.g.reshape(own, &[batch, inputs])?;
-            let seen = if self.rounded { bytes(im, Elem::F32, h)? } else { h };
-            let g = &mut im.g;
-            let [next, cell] = self.step(g, own, [h, seen], c)?;
-            let Some(lengths) = self.lengths else {
-                (h, c, steps[t]) = (next, cell, next);
-                continue;
-            };
-            // A sequence that has ended keeps its state, and its output is 0.
-            let (place, zero) = (g.constant(t as f32), g.constant(0.0));
-            let runs = f::less(g, place, lengths)?;
-            steps[t] = g.select(runs, next, zero)?;
-            (h, c) = (g.select(runs, next, h)?, g.select(runs, cell, c)?);
+            let own = im.g.slice(from_x, 0, t, 1)?;
+            let place = im.g.constant(t as f32);
+            [steps[t], h, c] = self.advance(im, own, place, [h, c])?;
         }
-        Ok((steps, [h, c]))
+        Ok((stack(&mut im.g, &steps, 0)?, [h, c]))
+    }
+
+    /// Like [`Self::unrolled`], by a body that runs for each step.
+    fn repeated(
+        &self,
+        im: &mut Import,
+        from_x: Tensor,
+        [h, c]: [Tensor; 2],
+        backward: bool,
+    ) -> NodeResult<(Tensor, [Tensor; 2])> {
+        let &[length, batch, _] = im.g.shape(from_x) else {
+            return Err("[T, N, gates H] expected".into());
+        };
+        let g = &mut im.g;
+        let counter = match i32::try_from(length).map_err(|e| invalid(e.to_string()))? {
+            length if backward => g.counter(length - 1, -1)?,
+            _ => g.counter(0, 1)?,
+        };
+        let h = g.carried(h)?;
+        let is_lstm = self.op == "LSTM";
+        let c = if is_lstm { g.carried(c)? } else { c };
+        let outputs = g.filled(&[length, batch, self.width], DType::F32)?;
+        g.begin_repeat(length);
+        let own = g.gather(from_x, &[counter.value])?;
+        let place = g.cast(counter.value, DType::F32)?;
+        let [output, next, cell] = self.advance(im, own, place, [h, c])?;
+        let next = [(h, next), (c, cell)];
+        let (last, tables) = im.g.end_repeat(&BodyEnds {
+            next: &next[..1 + usize::from(is_lstm)],
+            rows: &[(outputs, counter.value, output)],
+            counters: &[counter],
+        })?;
+        Ok((tables[0], [last[0], if is_lstm { last[1] } else { c }]))
     }
 
     /// The next hidden state and the next cell; the products read the hidden state as `seen`.
     fn step(
         &self,
         g: &mut Graph,
-        x: Tensor,
+        from_x: Tensor,
         [h, seen]: [Tensor; 2],
         c: Tensor,
     ) -> NodeResult<[Tensor; 2]> {
-        let mut from_x = g.matmul(x, self.input)?;
         let mut from_h = g.matmul(seen, self.hidden)?;
-        if let Some([of_x, of_h]) = self.biases {
-            from_x = add(g, from_x, of_x)?;
+        if let Some([_, of_h]) = self.biases {
             from_h = add(g, from_h, of_h)?;
         }
         match self.op {

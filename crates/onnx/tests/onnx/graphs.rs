@@ -144,9 +144,12 @@ fn loops_and_calls_end_at_a_limit_that_is_named() {
     let mut graph = Graph::of(vec![repeat]);
     graph.constants.push(integers("m", &[], &[3]));
     assert_eq!(answer(&graph.model(&[]), &[]).unwrap().values, [-4.0, 8.0]);
-    graph.constants = vec![integers("m", &[], &[1 << 62])];
-    let error = error_of(&graph.model(&[]));
-    assert!(error.contains("the unrolled graph has more than 1048576 nodes, the limit"), "{error}");
+    for count in [1 << 30, 1 << 62] {
+        graph.constants = vec![integers("m", &[], &[count])];
+        let error = error_of(&graph.model(&[]));
+        let limit = "the unrolled graph has more than 1048576 nodes, the limit";
+        assert!(error.contains(limit), "{count}: {error}");
+    }
 
     // Each function calls the one before twice.
     let function = |name: &str, nodes: &[Vec<u8>]| {

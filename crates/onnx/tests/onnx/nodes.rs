@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use device::Device;
 use device::cpu::Cpu;
+use device::reference::Reference;
 use onnx::{Array, Elem, Error, Model, Network};
 use orind_testing::nodes::{Case, cases, close, kinds};
 
@@ -118,4 +119,46 @@ fn kinds_match_onnxruntime() {
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Loops as bodies that run several times, on the device that defines their meaning and on the CPU.
+#[test]
+fn repeated_bodies_have_one_meaning() {
+    let cpu = Cpu::detect();
+    let mut seen = 0;
+    for case in kinds().iter().filter(|case| case.name.contains("repeated")) {
+        let repeats = |device: &dyn Device| {
+            let inputs: BTreeMap<_, _> = tensors(&case.inputs).unwrap().into_iter().collect();
+            let model = Model::parse(&case.model).unwrap();
+            Network::of(&model, device, &inputs).unwrap().plan().repeats.len()
+        };
+        assert!(repeats(&cpu) > 0, "{} is unrolled", case.name);
+        for device in [&Reference as &dyn Device, &cpu] {
+            if let End::Unsupported(why) | End::Failed(why) = run(case, device, 1.0) {
+                panic!("{}: {why}", case.name);
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen > 8, "{seen}");
+}
+
+/// A plan has the same number of steps for every length of a sequence.
+#[test]
+fn a_repeated_body_is_prepared_once() {
+    let cases = kinds();
+    let case = cases.iter().find(|case| case.name.contains("repeated_scan")).unwrap();
+    let model = Model::parse(&case.model).unwrap();
+    let inputs = tensors(&case.inputs).unwrap();
+    let mut steps = Vec::new();
+    for length in [9, 900] {
+        let shape = |(name, array): &(String, Array)| {
+            let scanned = array.shape.len() == 2;
+            (name.clone(), if scanned { vec![3, length] } else { array.shape.clone() })
+        };
+        let shapes = inputs.iter().map(shape).collect();
+        let network = Network::new(&model, &Cpu::detect(), &shapes, &BTreeMap::new()).unwrap();
+        steps.push(network.plan().steps.len());
+    }
+    assert_eq!(steps[0], steps[1]);
 }

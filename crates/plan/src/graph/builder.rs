@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Class, DType, Op, Scalar, Window};
+use crate::{Class, DType, Op, RepeatId, Scalar, Window};
 
 /// Most elements of any tensor: their bytes can be counted.
 const COUNTABLE: usize = usize::MAX / 8;
@@ -105,6 +105,7 @@ pub(super) struct Node {
     pub(super) shape: Vec<usize>,
     pub(super) dtype: DType,
     pub(super) scope: Option<usize>,
+    pub(super) repeat: Option<RepeatId>,
     pub(super) label: usize,
 }
 
@@ -116,6 +117,9 @@ pub struct Graph {
     pub(super) open_composite: bool,
     pub(super) labels: Vec<String>,
     pub(super) outputs: Vec<(String, Tensor)>,
+    /// Executions of each repeated body, and the body under construction.
+    pub(super) repeats: Vec<usize>,
+    pub(super) open_repeat: Option<RepeatId>,
     /// First violation of a size limit. Sizes may come from a file, so they are checked before anything is allocated.
     exceeded: Option<Error>,
     /// Most elements that a step may compute, if limited.
@@ -231,7 +235,8 @@ impl Graph {
             }
         }
         let scope = self.open_composite.then_some(self.composites.len());
-        self.nodes.push(Node { kind, shape, dtype, scope, label: self.labels.len() - 1 });
+        let (repeat, label) = (self.open_repeat, self.labels.len() - 1);
+        self.nodes.push(Node { kind, shape, dtype, scope, repeat, label });
         Tensor(self.nodes.len() - 1)
     }
 

@@ -3,7 +3,9 @@
 use super::builder::{Graph, Kind, Node, Result, Tensor};
 use crate::cost::cost_of;
 use crate::schedule::takes_any_order;
-use crate::{Bucket, Buffer, BufferId, Class, DType, Op, Plan, Precision, ScopeId, Step, View};
+use crate::{
+    Bucket, Buffer, BufferId, Class, DType, Op, Plan, Precision, RepeatId, ScopeId, Step, View,
+};
 
 impl Graph {
     /// Lowers the graph to a plan of primitive steps. Drops nodes that no output or update needs,
@@ -29,7 +31,9 @@ fn lower(graph: &Graph, bucket: Bucket) -> Plan {
             buffers: Vec::new(),
             steps: Vec::new(),
             scopes: Vec::new(),
+            repeats: graph.repeats.clone(),
         },
+        repeat: None,
         views: vec![None; graph.nodes.len()],
         scopes: Vec::new(),
         live: &live,
@@ -68,10 +72,13 @@ struct Lowering<'a> {
     /// Composites with at least one step, in the order of the plan's scopes.
     scopes: Vec<usize>,
     live: &'a [bool],
+    /// The body of the current node. Copies for a step run as often as the step.
+    repeat: Option<RepeatId>,
 }
 
 impl Lowering<'_> {
     fn node(&mut self, i: usize, node: &Node) {
+        self.repeat = node.repeat;
         let view = match &node.kind {
             Kind::Source { class, name } => {
                 self.buffer(name.clone(), *class, node.dtype, &node.shape)
@@ -171,7 +178,7 @@ impl Lowering<'_> {
         let scope = node.scope.filter(whole).map(|composite| self.scope(composite));
         let cost = cost_of(&op, &self.plan.buffers, &self.plan.bucket);
         let label = self.graph.labels[node.label].clone();
-        self.plan.steps.push(Step { op, label, scope, cost });
+        self.plan.steps.push(Step { op, label, scope, repeat: self.repeat, cost });
     }
 
     fn scope(&mut self, composite: usize) -> ScopeId {

@@ -10,9 +10,11 @@ mod lower;
 mod mixture;
 mod primitive;
 mod recurrent;
+mod repeat;
 
 pub use builder::{
     Caches, Error, Experts, Graph, MAX_NODES, Norm, Recurrence, Result, Rows, SampleInputs, Tensor,
 };
 pub use mixture::MixtureWeights;
 pub use recurrent::{DeltaGates, DeltaOperands};
+pub use repeat::{BodyEnds, Counter};

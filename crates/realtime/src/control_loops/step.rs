@@ -17,7 +17,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use nn::SessionOptions;
-use onnx::{Model, Network};
+use onnx::{Array, Extent, Model, Network};
 
 use super::memory::{Client, Layout, Outcome, TensorPlace};
 use super::{ControlLoop, State};
@@ -32,6 +32,9 @@ const OLDEST_START: u64 = 10_000_000_000;
 
 /// Shortest time in ns between two log lines about failed steps.
 const LOG_INTERVAL: u64 = 1_000_000_000;
+
+/// Most values of a fixed input.
+const MOST_FIXED: usize = 4096;
 
 /// Starts the thread. It ends with the daemon.
 pub(super) fn spawn(
@@ -75,7 +78,8 @@ fn run(
         |error: onnx::Error| format!("{}: {}", control_loop.file.display(), one_line(&error));
     let model = Model::read(&control_loop.file).map_err(failed)?;
     let options = SessionOptions { memory_limit: None, tuned: control_loop.tuned.as_deref() };
-    let network = Network::with(&model, &*device, options, &config.shapes, &Default::default());
+    let fixed = fixed_inputs(&model, config)?;
+    let network = Network::with(&model, &*device, options, &config.shapes, &fixed);
     let mut network = network.map_err(failed)?;
     // Loading needs no real-time priority.
     if config.priority > 0 {
@@ -105,6 +109,35 @@ fn run(
         }
     }
     Ok(())
+}
+
+/// Values of the inputs that the configuration fixes.
+fn fixed_inputs(
+    model: &Model,
+    config: &config::ControlLoop,
+) -> Result<BTreeMap<String, Array>, String> {
+    let declared = model.inputs();
+    let fixed = |(name, value): (&String, &f32)| {
+        let input = declared.iter().find(|input| input.name == *name);
+        let input = input
+            .ok_or_else(|| format!("`fixed` names `{name}`, which is no input of the network"))?;
+        let extent = |extent: &Extent| match extent {
+            Extent::Of(n) => Some(*n),
+            Extent::Named(_) | Extent::Any => None,
+        };
+        let own = input.shape.as_ref().and_then(|all| all.iter().map(extent).collect());
+        let shape: Option<Vec<usize>> = config.shapes.get(name).cloned().or(own);
+        let shape = shape.ok_or_else(|| {
+            format!("the shape of the fixed input `{name}` is open; give it in `shapes`")
+        })?;
+        let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
+        let count = count.filter(|count| *count <= MOST_FIXED).ok_or_else(|| {
+            format!("the fixed input `{name}` has shape {shape:?}; at most {MOST_FIXED} values")
+        })?;
+        let array = Array { elem: input.elem, shape, values: vec![*value; count] };
+        Ok((name.clone(), array))
+    };
+    config.fixed.iter().map(fixed).collect()
 }
 
 /// Executes steps of a network. Owns a buffer for inputs and outputs.
@@ -302,6 +335,24 @@ mod tests {
     use super::super::latency::Latency;
     use super::*;
     use config::Config;
+
+    /// A fixed input has the shape that the file declares, or that of `shapes`.
+    #[test]
+    fn inputs_are_fixed_to_one_value() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lanes/policy.onnx");
+        let model = Model::read(file.as_ref()).unwrap();
+        let fixed = |more: &str| {
+            let text = format!("[[lane]]\nname = 'a'\nnetwork = 'policy.onnx'\n{more}");
+            fixed_inputs(&model, &Config::parse(&text, "here").unwrap().lane.remove(0))
+        };
+        assert_eq!(fixed(""), Ok(BTreeMap::new()));
+        let made = fixed("fixed = { observation = 2 }\nshapes = { observation = [2, 12] }");
+        assert_eq!(made.unwrap()["observation"].values, [2.0; 24]);
+        let why = fixed("fixed = { rate = 2 }").unwrap_err();
+        assert!(why.contains("`rate`, which is no input"), "{why}");
+        let why = fixed("fixed = { observation = 2 }\nshapes = { observation = [2000, 12] }");
+        assert!(why.unwrap_err().ends_with("at most 4096 values"));
+    }
 
     /// The layout's output is outside of the memory, so the step panics.
     #[test]

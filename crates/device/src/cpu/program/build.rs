@@ -1,5 +1,7 @@
 //! Building a program from a plan: fused groups first, then single operations.
 
+use std::ops::Range;
+
 use super::KernelCall;
 use super::resolve::Resolver;
 use crate::Result;
@@ -16,10 +18,24 @@ use simd::Isa;
 /// Floating-point operations plus bytes that one thread handles before another is awake: 10 to 20 us.
 const SMALL: u64 = 500_000;
 
+/// Floating-point operations plus bytes of a kernel call that one thread finishes before it would meet others at a
+/// barrier.
+const SMALL_CALL: u64 = 100_000;
+
+/// Neighbouring calls that run `count` times.
+pub(in crate::cpu) struct Block {
+    pub(in crate::cpu) calls: Range<usize>,
+    pub(in crate::cpu) count: usize,
+    /// True if one thread runs them.
+    pub(in crate::cpu) alone: bool,
+}
+
 pub(in crate::cpu) struct Program {
     pub(in crate::cpu) calls: Vec<KernelCall>,
     /// Number of kernel calls up to the end of each step of the plan.
     pub(in crate::cpu) ends: Vec<usize>,
+    /// The calls in blocks.
+    pub(in crate::cpu) blocks: Vec<Block>,
     pub(in crate::cpu) rows: usize,
     /// The slots mailbox. Rows after the last one with a slot are padding and are not computed.
     slots: Option<*const i32>,
@@ -101,10 +117,29 @@ impl Program {
             },
             _ => None,
         });
+        let end = |steps: usize| steps.checked_sub(1).map_or(0, |last: usize| ends[last]);
+        let blocks = plan.blocks().into_iter();
+        let blocks = blocks.map(|(steps, count)| {
+            let calls = end(steps.start)..end(steps.end);
+            let cost = plan.steps[steps].iter().map(|step| step.cost).sum::<plan::Cost>();
+            let each = (cost.flops + cost.bytes()) / calls.len().max(1) as u64;
+            Block { calls, count, alone: count > 1 && each <= SMALL_CALL }
+        });
+        let blocks = blocks.collect();
         let cost = plan.cost();
         let work = cost.flops + cost.bytes();
         let small = slots.is_none() && work <= SMALL;
-        Ok(Self { calls, ends, rows, slots, small, sampled, buffers, _constants: constants })
+        Ok(Self {
+            calls,
+            ends,
+            blocks,
+            rows,
+            slots,
+            small,
+            sampled,
+            buffers,
+            _constants: constants,
+        })
     }
 
     /// Rows before the trailing padding.

@@ -16,6 +16,7 @@ mod sample;
 mod tensor;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use orind_kernels::catalogue::Kernel;
@@ -40,6 +41,9 @@ pub(super) use matmul::takes_halves;
 pub(super) use mixture::{activations_bytes as mixture_activations, work_bytes as mixture_bytes};
 use project::Matrix;
 pub(super) use project::cost;
+
+/// Most launches of a plan: each takes about 1 KiB of memory.
+const MOST_LAUNCHES: usize = 1 << 18;
 
 /// Compilation time after which a message is logged.
 const SILENT: Duration = Duration::from_secs(1);
@@ -106,8 +110,13 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
     let arena = arena(plan);
     let mut lowering = Lowering { plan, addresses, arena, launches: Vec::new(), at: 0 };
     let groups = groups(plan);
+    let blocks = plan.blocks();
+    let mut body = 0..0;
     let (mut at, mut told) = (0, Instant::now());
     while let Some(step) = plan.steps.get(at) {
+        if blocks.iter().any(|(steps, _)| steps.start == at) {
+            body.start = lowering.launches.len();
+        }
         let group = groups.iter().find(|group| group.steps.start == at);
         lowering.at = at;
         match (group, absorbed(plan, at)) {
@@ -119,6 +128,10 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
             (None, None) => lowering.step(step)?,
         }
         at = lowering.at + 1;
+        if let Some((_, count)) = blocks.iter().find(|(steps, _)| steps.end == at) {
+            body.end = lowering.launches.len();
+            lowering.repeat(body.clone(), *count)?;
+        }
         // Kernels may have to be compiled.
         if told.elapsed() > SILENT {
             told = Instant::now();
@@ -295,6 +308,18 @@ impl Lowering<'_> {
         let (step, shared_bytes) = (self.at, 0);
         let launch = Launch { step, label, kernel, grid, shared_bytes, params, reads, writes };
         self.launches.push(launch);
+    }
+
+    /// Launches a body again until it has run `count` times.
+    fn repeat(&mut self, body: Range<usize>, count: usize) -> Result<()> {
+        let all = body.len().saturating_mul(count - 1);
+        if self.launches.len().saturating_add(all) > MOST_LAUNCHES {
+            let what = format!("a body of {} launches {count} times", body.len());
+            return Err(unsupported(format!("{what}, more than {MOST_LAUNCHES} in all")));
+        }
+        let body = self.launches[body].to_vec();
+        self.launches.extend(std::iter::repeat_n(body, count - 1).flatten());
+        Ok(())
     }
 
     fn step(&mut self, step: &Step) -> Result<()> {

@@ -255,5 +255,5 @@ fn lstm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
         inputs[place] = Some(Value::Device { elem: Elem::F32, tensor });
     }
     let node = node.with(inputs);
-    recurrent::unrolled(im, &node, "LSTM", true)
+    recurrent::layer(im, &node, "LSTM", true)
 }

@@ -38,7 +38,7 @@ mod sketch {
 
         fn step(&mut self, op: Op, label: &str) {
             let cost = Cost::default();
-            self.steps.push(Step { op, label: label.into(), scope: None, cost });
+            self.steps.push(Step { op, label: label.into(), scope: None, repeat: None, cost });
         }
     }
 
@@ -94,6 +94,7 @@ mod sketch {
             buffers: s.buffers,
             steps: s.steps,
             scopes: Vec::new(),
+            repeats: Vec::new(),
         }
     }
 }
