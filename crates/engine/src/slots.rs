@@ -3,6 +3,7 @@
 //! Sequences share the blocks of a common prefix; each writes only to blocks of its own. The least recently used sequence
 //! is evicted first. The scheduler decides when a prompt starts.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::Scales;
@@ -332,6 +333,23 @@ impl Slots {
         let all = all.filter(|(_, theirs)| *theirs == adapters && self.division.recurrent);
         let most = all.map(|(tokens, _)| common_prefix(tokens, prompt)).max().unwrap_or(0);
         most.min(prompt.len().saturating_sub(1)) / BLOCK * BLOCK
+    }
+
+    /// Position of the first token of a prompt that differs from the most similar sequence; `None` if no other sequence
+    /// is as long, or if there is none.
+    pub(super) fn divergence<'a>(
+        &self,
+        prompt: &[u32],
+        adapters: Scales,
+        running: impl Iterator<Item = Running<'a>>,
+    ) -> Option<usize> {
+        let cached = self.cached.iter().map(|one| (&one.tokens[..], one.adapters));
+        let all = cached.chain(running.map(|running| (running.tokens, running.adapters)));
+        let all = all.filter(|(_, theirs)| *theirs == adapters);
+        let all = all.map(|(tokens, _)| (common_prefix(tokens, prompt), tokens.len()));
+        // Of equally similar sequences, one that the prompt continues.
+        let (common, length) = all.max_by_key(|(common, length)| (*common, Reverse(*length)))?;
+        (common < length.min(prompt.len())).then_some(common)
     }
 
     /// Caches the current state of a sequence for others with its prefix. Returns the copy of the recurrent state to make;
