@@ -191,3 +191,42 @@ fn the_settings_of_a_client_are_printed() {
         assert!(text.ends_with(" -x\n"), "{text}");
     }
 }
+
+#[test]
+fn models_on_this_machine_come_first() {
+    let (home, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::copy(tiny("tiny-qwen3-Q8_0"), dir.path().join("mine.gguf")).unwrap();
+    let daemon = Daemon::start(&format!("{ROOM}\nmodels_dir = '{}'", dir.path().display()));
+    let text = said(&mut with(&daemon, home.path(), &["models"]));
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("loaded: "), "{text}");
+    assert!(lines.iter().any(|line| line.trim_start().starts_with("mine ")), "{text}");
+    assert!(!lines.iter().any(|line| line.starts_with("  synthetic:")), "{text}");
+    assert!(lines.last().unwrap().contains("synthetic models need no file"), "{text}");
+    let json = said(&mut with(&daemon, home.path(), &["models", "--json"]));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["available"][0]["model"], "mine");
+    assert_eq!(json["available"].as_array().unwrap().last().unwrap()["synthetic"], true);
+    // Every command accepts the names of the list.
+    assert!(said(&mut with(&daemon, home.path(), &["show", "mine"])).contains("qwen3"));
+    said(&mut with(&daemon, home.path(), &["load", "mine"]));
+    assert!(said(&mut with(&daemon, home.path(), &["ps"])).contains("mine"));
+    assert!(said(&mut with(&daemon, home.path(), &["show", "mine"])).contains("qwen3"));
+
+    // Without a daemon, the models are there too.
+    let text = said(orinctl(home.path()).arg("models"));
+    assert!(text.starts_with("loaded: nothing, no daemon runs\n"), "{text}");
+    assert!(text.contains("synthetic models need no file"), "{text}");
+}
+
+/// The properties of a synthetic model are shown without writing its file.
+#[test]
+fn a_synthetic_model_is_shown_without_its_file() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = orinctl(home.path());
+    let shown = said(
+        command.args(["show", "synthetic:qwen3-30b-a3b:f16"]).env("XDG_CACHE_HOME", home.path()),
+    );
+    assert!(shown.contains("qwen3moe") || shown.contains("qwen3"), "{shown}");
+    assert!(!home.path().join("orind/synthetic").exists());
+}
