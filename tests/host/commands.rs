@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use orind_testing::daemon::{Daemon, MODEL, orinctl};
+use orind_testing::daemon::{Daemon, MODEL, orinctl, orind};
 use orind_testing::program::{built, outcome, said};
 use orind_testing::tiny;
 use serde_json::Value;
@@ -29,6 +29,7 @@ fn a_command_of_another_program_names_ours() {
         (&["cp", "a", "b"], "`orinctl load FILE --beside --name NAME`"),
         (&["push", "a"], "orind uploads no models"),
         (&["logs"], "`journalctl -u orind`"),
+        (&["version"], "`orinctl --version`"),
         (&["-hf", "owner/repo:Q8_0"], "`orinctl pull NAME`"),
         (&["chat", "-hf", "owner/repo:Q8_0"], "`orinctl pull NAME`"),
         (&["--hf-repo=owner/repo"], "`orinctl pull NAME`"),
@@ -40,6 +41,27 @@ fn a_command_of_another_program_names_ours() {
         assert!(error.contains(ours), "{args:?}: {error}");
         assert_eq!(error.matches("error:").count(), 1, "{args:?}: {error}");
     }
+}
+
+/// The daemon's command line, too; errors have no numbers of the system's.
+#[test]
+fn a_command_line_of_another_server_names_ours() {
+    let home = tempfile::tempdir().unwrap();
+    for (args, ours) in [
+        (&["serve"][..], "`orind --model MODEL`"),
+        (&["ps"], "`orinctl ps`"),
+        (&["-hf", "owner/repo:Q8_0"], "`orinctl pull NAME`"),
+        (&["-m", "x.gguf", "--port", "8080"], "`--listen ADDR:PORT`"),
+        (&["-m", "x.gguf", "-ngl", "99"], "`--backend NAME`"),
+    ] {
+        let (code, out, error) = outcome(orind().args(args));
+        assert_eq!((code, &*out), (Some(2), ""), "{args:?}: {error}");
+        assert!(error.contains(ours), "{args:?}: {error}");
+    }
+    let socket = home.path().join("s");
+    let (code, _, error) = outcome(orind().args(["--model", "/none.gguf", "--socket"]).arg(socket));
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("No such file") && !error.contains("os error"), "{error}");
 }
 
 #[test]

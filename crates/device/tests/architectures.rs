@@ -380,7 +380,8 @@ fn nightly_files_of_llama_quantize_compute_the_same() {
         let context = run["context"].as_u64().unwrap() as usize;
         let bound = number(&run["plain"]["llama_cpp"]["F16"]["rms"]);
         // Errors of these types, relative to that of F16.
-        for (kind, factor) in [("F16", LUCK), ("Q8_0", 64.0), ("Q4_0", 1024.0), ("Q4_K_M", 1024.0)] {
+        for (kind, factor) in [("F16", LUCK), ("Q8_0", 64.0), ("Q4_0", 1024.0), ("Q4_K_M", 1024.0)]
+        {
             let to = dir.path().join("quantised.gguf");
             let output = std::process::Command::new(&tool).arg(&file).arg(&to).arg(kind).output();
             let output = output.unwrap();
@@ -392,7 +393,8 @@ fn nightly_files_of_llama_quantize_compute_the_same() {
             }
             let model = Model::open(&to).unwrap_or_else(|e| panic!("{name} {kind}: {e}"));
             let what = format!("{name} {kind}");
-            let (rms, most) = errors(&what, &logits(&cpu, &model, context, &tokens), &run["plain"]["largest"]);
+            let (rms, most) =
+                errors(&what, &logits(&cpu, &model, context, &tokens), &run["plain"]["largest"]);
             println!("{what}: rms {rms:.2e} (F16 {bound:.2e}), max {most:.2e}");
             assert!(rms <= factor * bound, "{what}: {rms}");
             checked += 1;

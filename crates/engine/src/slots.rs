@@ -347,7 +347,7 @@ impl Slots {
         let all = cached.chain(running.map(|running| (running.tokens, running.adapters)));
         let all = all.filter(|(_, theirs)| *theirs == adapters);
         let all = all.map(|(tokens, _)| (common_prefix(tokens, prompt), tokens.len()));
-        // Of equally similar sequences, one that the prompt continues.
+        // A sequence that the prompt continues wins a tie.
         let (common, length) = all.max_by_key(|(common, length)| (*common, Reverse(*length)))?;
         (common < length.min(prompt.len())).then_some(common)
     }
