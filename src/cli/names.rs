@@ -60,11 +60,17 @@ pub(super) fn configured_models(config: &Config) -> Vec<(String, String)> {
     std::iter::once(first).chain(others).collect()
 }
 
-/// Downloaded models, by the path that every command accepts.
+/// Downloaded models, by the name of the hub or the path that every command accepts.
 pub(super) fn downloaded() -> Vec<Available> {
     let mut files = downloads();
     files.sort();
-    files.iter().filter_map(|file| available(file, file.display().to_string())).collect()
+    let cache = cache();
+    let name = |file: &PathBuf| {
+        let hub = file.strip_prefix(&cache).ok().map(|name| name.display().to_string());
+        let found = |name: &String| pulled(name).ok().flatten().as_ref() == Some(file);
+        hub.filter(found).unwrap_or_else(|| file.display().to_string())
+    };
+    files.iter().filter_map(|file| available(file, name(file))).collect()
 }
 
 /// Models of a folder, by their names there.

@@ -42,12 +42,19 @@ pub(super) fn report_relaxed(
     let named: Vec<String> = match enforcement {
         Enforcement::Full => return,
         Enforcement::Relaxed => {
-            let tools = tools.iter().flatten().filter(|(_, keywords)| !keywords.is_empty());
-            tools.map(|(name, keywords)| format!("{name} ({})", keywords.join(" "))).collect()
+            let keywords = |(name, keywords): &(String, Vec<&str>)| {
+                (!keywords.is_empty()).then(|| format!("{name} ({})", keywords.join(" ")))
+            };
+            tools.iter().flatten().filter_map(keywords).collect()
         }
         Enforcement::Objects => {
             tools.iter().flatten().map(|(name, _)| format!("{name} (all)")).collect()
         }
+    };
+    // The reason may be another one than a keyword.
+    let named = match named.is_empty() {
+        true => tools.iter().flatten().map(|(name, _)| format!("{name} (in part)")).collect(),
+        false => named,
     };
     let names = named.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
     let reason = reason.as_deref().unwrap_or_default();

@@ -8,7 +8,8 @@ use model::synthetic::Spec;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use orind_testing::daemon::{Daemon, MODEL, eventually, head, orind};
+use orind_testing::daemon::{Daemon, MODEL, eventually, head, orinctl, orind};
+use orind_testing::program::said;
 
 const MODELS: &str = "/orin/v1/models";
 
@@ -121,6 +122,11 @@ fn a_load_that_ends_early_stops_writing_and_leaves_no_file() {
         let mut events = daemon.stream(MODELS, &json!({"model": LARGE}));
         let (name, progress) = events.next().unwrap();
         assert_eq!(name, "progress", "{progress}");
+        if end == "unload" {
+            let home = cache.path();
+            let listed = said(orinctl(home).arg("ps").arg("--socket").arg(daemon.socket()));
+            assert!(listed.starts_with(&format!("{LARGE} is being loaded, ")), "{listed}");
+        }
         assert!(!files(cache.path(), pid).is_empty(), "{end}");
         match end {
             "unload" => {

@@ -7,11 +7,10 @@ use serde_json::{Map, Value};
 use super::Preparation;
 
 /// Keywords that llguidance does not enforce, in any or in some of their uses.
-const UNENFORCED: [&str; 24] = [
+const UNENFORCED: [&str; 23] = [
     "$dynamicRef",
     "$recursiveAnchor",
     "$recursiveRef",
-    "$ref",
     "contains",
     "dependencies",
     "dependentRequired",
@@ -67,6 +66,10 @@ pub fn unenforced(schema: &Value) -> Vec<&'static str> {
         match value {
             Value::Object(map) => {
                 found.extend(UNENFORCED.iter().filter(|key| map.contains_key(**key)));
+                let reference = map.get("$ref").and_then(Value::as_str);
+                if reference.is_some_and(|reference| !leads(schema, reference)) {
+                    found.insert("$ref");
+                }
                 left.extend(map.values());
             }
             Value::Array(all) => left.extend(all),
@@ -74,6 +77,12 @@ pub fn unenforced(schema: &Value) -> Vec<&'static str> {
         }
     }
     found.into_iter().collect()
+}
+
+/// Returns true if a reference leads to a part of the schema, or may do.
+fn leads(schema: &Value, reference: &str) -> bool {
+    let Some(inside) = reference.strip_prefix('#') else { return false };
+    !inside.starts_with('/') || schema.pointer(inside).is_some()
 }
 
 impl Preparation<'_> {
