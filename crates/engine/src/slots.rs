@@ -335,8 +335,8 @@ impl Slots {
         most.min(prompt.len().saturating_sub(1)) / BLOCK * BLOCK
     }
 
-    /// Position of the first token of a prompt that differs from the most similar sequence; `None` if no other sequence
-    /// is as long, or if there is none.
+    /// Position of the first token of a prompt that differs from the most similar sequence; `None` if the prompt
+    /// continues that one, or has nothing in common with any.
     pub(super) fn divergence<'a>(
         &self,
         prompt: &[u32],
@@ -349,7 +349,7 @@ impl Slots {
         let all = all.map(|(tokens, _)| (common_prefix(tokens, prompt), tokens.len()));
         // A sequence that the prompt continues wins a tie.
         let (common, length) = all.max_by_key(|(common, length)| (*common, Reverse(*length)))?;
-        (common < length.min(prompt.len())).then_some(common)
+        (common > 0 && common < length.min(prompt.len())).then_some(common)
     }
 
     /// Caches the current state of a sequence for others with its prefix. Returns the copy of the recurrent state to make;

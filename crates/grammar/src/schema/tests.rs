@@ -45,7 +45,7 @@ fn keywords_that_constrain_nothing_are_removed() {
             json!({"const": {"title": 1}, "enum": [{"default": 2}]}),
         ),
         (json!({"properties": {"title": {"title": "x"}}}), json!({"properties": {"title": {}}})),
-        (json!({"not": {"const": 1}}), json!({"not": {"const": 1}})),
+        (json!({"not": {"pattern": "a"}}), json!({"not": {"pattern": "a"}})),
     ] {
         assert_eq!(prepared(schema.clone()), plain, "{schema}");
     }

@@ -93,7 +93,9 @@ fn add_usage(usage: &mut api::Usage, finished: &Finished) {
     usage.prompt_tokens += u64::from(finished.prompt_tokens);
     let details = &mut usage.prompt_tokens_details;
     details.cached_tokens += u64::from(finished.cached_tokens);
-    details.diverged_at = details.diverged_at.or(finished.diverged_at);
+    // Of several prompts, the first position.
+    let positions = details.diverged_at.into_iter().chain(finished.diverged_at);
+    details.diverged_at = positions.min();
     usage.completion_tokens += u64::from(finished.completion_tokens);
     let details = &mut usage.completion_tokens_details;
     details.accepted_prediction_tokens += u64::from(finished.accepted_tokens);
