@@ -1,23 +1,13 @@
 //! Fuzzes the answer parsers of every model family: an answer, whole or cut anywhere, yields the
 //! same pieces and no panic.
 //!
-//! The first byte selects the format, the second the cuts. Run with `cargo +nightly fuzz run
+//! The first byte selects the format and, by its highest bit, reasoning; the second the cuts. Run with `cargo +nightly fuzz run
 //! answer`. `crates/model/src/tokenizer/chat/answer/tests.rs` also replays the corpus.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use model::tokenizer::{AnswerParser, Calls, Format, Piece};
-
-const CALLS: [Calls; 7] = [
-    Calls::Hermes,
-    Calls::Xml,
-    Calls::Mistral,
-    Calls::Llama,
-    Calls::Harmony,
-    Calls::FunctionGemma,
-    Calls::Gemma,
-];
 
 fn joined(format: Format, parts: &[&str]) -> Vec<Piece> {
     let tools = [serde_json::json!({"type": "function", "function": {"name": "weather"}})];
@@ -40,8 +30,9 @@ fn joined(format: Format, parts: &[&str]) -> Vec<Piece> {
 
 fuzz_target!(|data: &[u8]| {
     let [format, cut, text @ ..] = data else { return };
-    let thinking = (format & 8 != 0).then_some(["<think>", "</think>"]);
-    let format = Format { calls: Some(CALLS[usize::from(*format) % 7]), thinking };
+    let thinking = (format & 128 != 0).then_some(["<think>", "</think>"]);
+    let calls = Calls::ALL[usize::from(format & 127) % Calls::ALL.len()];
+    let format = Format { calls: Some(calls), thinking };
     let text = String::from_utf8_lossy(text);
     let mut parts = Vec::new();
     let mut rest = &*text;

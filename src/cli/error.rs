@@ -182,8 +182,7 @@ impl Error {
                 Some("docs/clients.md says how to install each client".into())
             }
             Self::NotFound { .. } => Some(
-                "`orinctl models` lists the daemon's models, `orinctl pull NAME` downloads one"
-                    .into(),
+                "`orinctl models` lists the models here, `orinctl pull NAME` downloads one".into(),
             ),
             Self::Model { .. } => Some(
                 "expected a GGUF file or synthetic:NAME; `orinctl plan --help` has examples".into(),

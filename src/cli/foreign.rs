@@ -2,7 +2,8 @@
 
 /// Ollama's, llama.cpp's and common commands, and what to run instead. Those that mean one of our
 /// commands exactly are its aliases.
-const COMMANDS: [(&str, &str); 20] = [
+const COMMANDS: [(&str, &str); 21] = [
+    ("version", "`orinctl --version` prints the version"),
     ("serve", "`orind --model MODEL` is the daemon"),
     ("server", "`orind --model MODEL` is the daemon"),
     ("start", "`systemctl start orind` starts the service, `orind --model MODEL` a daemon here"),

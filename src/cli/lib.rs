@@ -145,7 +145,7 @@ pub fn main() -> ExitCode {
             Some(TuneCommand::Diff(diff)) => tune::store::diff(diff),
         },
         Command::Ps(ps) => interruptible(ps::run(&args.connection, &ps)),
-        Command::Show(show) => interruptible(show::run(&args.connection, &show, &terminal)),
+        Command::Show(show) => interruptible(show::run(&args.connection, &show)),
         Command::Rm(rm) => interruptible(rm::run(&args.connection, &rm)),
         Command::Socket => models::socket(&args.connection),
         Command::Unload(unload) => interruptible(models::unload(&args.connection, &unload)),

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use api::Available;
 use config::Config;
 use model::synthetic;
 
@@ -49,6 +50,60 @@ fn configured(name: &str, config: &Config) -> String {
     let other = || others.find(|one| one.id(folder) == name).map(|one| &one.model);
     let model = first.or_else(other).map_or(name, String::as_str);
     synthetic::resolve(model, folder)
+}
+
+/// Name and model of each model in a configuration.
+pub(super) fn configured_models(config: &Config) -> Vec<(String, String)> {
+    let folder = &config.models_dir;
+    let first = (synthetic::default_id(&config.model, folder), config.model.clone());
+    let others = config.resident.iter().map(|one| (one.id(folder), one.model.clone()));
+    std::iter::once(first).chain(others).collect()
+}
+
+/// Downloaded models, by the name of the hub or the path that every command accepts.
+pub(super) fn downloaded() -> Vec<Available> {
+    let mut files = downloads();
+    files.sort();
+    let cache = cache();
+    let name = |file: &PathBuf| {
+        let hub = file.strip_prefix(&cache).ok().map(|name| name.display().to_string());
+        let found = |name: &String| pulled(name).ok().flatten().as_ref() == Some(file);
+        hub.filter(found).unwrap_or_else(|| file.display().to_string())
+    };
+    files.iter().filter_map(|file| available(file, name(file))).collect()
+}
+
+/// Models of a folder, by their names there.
+pub(super) fn files_in(folder: &Path) -> Vec<Available> {
+    let mut files: Vec<PathBuf> = entries(folder).filter(|file| is_gguf(file)).collect();
+    files.sort();
+    let stem = |file: &PathBuf| file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    files.iter().filter_map(|file| available(file, stem(file))).collect()
+}
+
+/// A model by its file; `None` for a later part of a split one.
+fn available(file: &Path, model: String) -> Option<Available> {
+    let name = file.file_stem()?.to_string_lossy().into_owned();
+    let bytes = match name.rsplit_once("-00001-of-") {
+        None if is_later_part(&name) => return None,
+        None => file.metadata().ok()?.len(),
+        Some((base, _)) => {
+            let parts = entries(file.parent()?).filter(|part| {
+                let part = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                part.strip_prefix(base).is_some_and(|rest| rest.starts_with('-'))
+            });
+            parts.filter_map(|part| Some(part.metadata().ok()?.len())).sum()
+        }
+    };
+    Some(Available { model, bytes: Some(bytes), synthetic: false, why: None })
+}
+
+/// True for `NAME-00002-of-00003`.
+fn is_later_part(name: &str) -> bool {
+    let number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name.rsplit_once("-of-");
+    let part = parts.and_then(|(rest, of)| Some((rest.rsplit_once('-')?.1, of)));
+    part.is_some_and(|(part, of)| number(part) && number(of))
 }
 
 /// Files of downloaded models.

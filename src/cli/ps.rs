@@ -1,15 +1,33 @@
 //! `orinctl ps`: the loaded models, one line each.
 
-use api::{Model, Models, Resident};
+use api::{Loading, Model, Models, Resident, State, Status};
+use errors::printable;
 
 use super::args::{self, Connection};
 use super::error::Error;
 use super::text;
 
 pub(super) async fn run(connection: &Connection, args: &args::Json) -> Result<(), Error> {
-    let mut models = connection.client()?.models().await?;
+    let client = connection.client()?;
+    let mut models = client.models().await?;
     models.available.clear();
-    text::show(&models, args.json, table)
+    let status = client.status().await?;
+    text::show(&models, args.json, |models| {
+        let loading = loading(&status);
+        let nothing = models.loaded.is_none() && models.residents.is_empty();
+        if nothing && !loading.is_empty() { loading } else { table(models) + &loading }
+    })
+}
+
+/// A line about the model that is being loaded.
+fn loading(status: &Status) -> String {
+    let (model, progress) = match (&status.state, &status.loading) {
+        (State::Loading { model, progress }, _) | (_, Some(Loading { model, progress })) => {
+            (model, progress)
+        }
+        _ => return String::new(),
+    };
+    format!("{} is being loaded, {:.0} % done\n", printable::line(model), 100.0 * progress)
 }
 
 fn table(models: &Models) -> String {

@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 
 use errors::printable;
 use model::gguf::{Gguf, Value};
-use model::synthetic;
+use model::synthetic::{self, Spec};
 use serde::Serialize;
 
 use super::args::{self, Connection};
 use super::error::Error;
 use super::names;
-use super::terminal::Terminal;
 use super::text;
 
 const TEMPLATE: &str = "tokenizer.chat_template";
@@ -38,13 +37,19 @@ struct Document {
     pooling: Option<u64>,
 }
 
-pub(super) async fn run(
-    connection: &Connection,
-    args: &args::Show,
-    terminal: &Terminal,
-) -> Result<(), Error> {
-    let path = file(connection, args.model.as_deref(), terminal).await?;
-    let gguf = Gguf::open(&path).map_err(|error| Error::Model {
+pub(super) async fn run(connection: &Connection, args: &args::Show) -> Result<(), Error> {
+    let name = file(connection, args.model.as_deref()).await?;
+    let (path, opened) = if synthetic::is_synthetic(&name) {
+        // The file of a synthetic model is written when it is loaded.
+        let spec = Spec::parse(&name)?;
+        let path = synthetic::default_cache_dir().join(spec.file_name());
+        let missing = synthetic::is_missing(&name);
+        let opened = if missing { Ok(spec.outline()?) } else { Gguf::open(&path) };
+        (path, opened)
+    } else {
+        (PathBuf::from(&name), Gguf::open(&name))
+    };
+    let gguf = opened.map_err(|error| Error::Model {
         model: path.display().to_string(),
         error: Box::new(error.into()),
     })?;
@@ -59,20 +64,12 @@ pub(super) async fn run(
     text::show(&document, args.json, Document::table)
 }
 
-/// Returns the file of a model: by its name, or by its id in the daemon. Without a name, the
-/// daemon's first model.
-async fn file(
-    connection: &Connection,
-    name: Option<&str>,
-    terminal: &Terminal,
-) -> Result<PathBuf, Error> {
+/// Returns the file of a model, or `synthetic:NAME`: by its name, or by its id in the daemon.
+/// Without a name, the daemon's first model.
+async fn file(connection: &Connection, name: Option<&str>) -> Result<String, Error> {
     if let Some(name) = name {
         match names::resolve(name) {
-            Ok(found) => {
-                let live = terminal.bytes();
-                let progress = &mut |done, total| live.set(done, total, "making model");
-                return Ok(synthetic::locate(&found, progress)?);
-            }
+            Ok(found) => return Ok(found),
             Err(error @ Error::NotFound { .. }) => {
                 return loaded(connection, Some(name)).await.unwrap_or(None).ok_or(error);
             }
@@ -83,13 +80,17 @@ async fn file(
     loaded(connection, None).await?.ok_or(Error::NoModel { daemon })
 }
 
-/// Returns the file of a loaded model.
-async fn loaded(connection: &Connection, name: Option<&str>) -> Result<Option<PathBuf>, Error> {
+/// Returns the file of a loaded model, or of a file in the daemon's models directory.
+async fn loaded(connection: &Connection, name: Option<&str>) -> Result<Option<String>, Error> {
     let models = connection.client()?.models().await?;
     let additional = models.residents.into_iter().filter_map(|one| Some((one.name, one.model?)));
+    let folder = models.models_dir;
+    let listed = name.map(|name| synthetic::resolve(name, &folder));
+    let listed = listed.filter(|file| Path::new(file).is_file());
     let first = models.loaded.map(|model| (model.id.clone(), model));
     let mut all = first.into_iter().chain(additional);
-    Ok(all.find(|(id, _)| name.is_none_or(|name| name == id)).map(|(_, model)| model.path))
+    let found = all.find(|(id, _)| name.is_none_or(|name| name == id));
+    Ok(found.map(|(_, model)| model.path.display().to_string()).or(listed))
 }
 
 impl Document {

@@ -9,20 +9,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::error::Error;
 use errors::{one_line, printable};
 
-/// Removes the numbers of the system's errors: their text says the same.
-fn without_codes(text: &str) -> String {
-    const BEGIN: &str = " (os error ";
-    let mut parts = text.split(BEGIN);
-    let mut rest = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, after)) if number.bytes().all(|b| b.is_ascii_digit()) => rest += after,
-            _ => rest = rest + BEGIN + part,
-        }
-    }
-    rest
-}
-
 #[derive(Clone, Copy)]
 pub(super) struct Terminal {
     live: bool,
@@ -57,7 +43,7 @@ impl Terminal {
         let (red, bold, end) =
             if self.colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
         // Some errors end with lines of a log. None of them can pass for a line of this program.
-        let message = without_codes(&one_line(error)).replace('\n', "\n  ");
+        let message = one_line(error).replace('\n', "\n  ");
         let message = printable::page(&message);
         let mut text = format!("{red}error:{end} {message}\n");
         if let Some(hint) = error.hint() {

@@ -2,6 +2,7 @@
 //! [`main`].
 
 pub mod filter;
+mod foreign;
 mod heap_trim;
 mod load_flags;
 mod log;
@@ -32,7 +33,7 @@ use config::{Config, Effect, IoctlFilter};
 use device::cpu::Isa;
 use engine::{DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
 use errors::about;
-use errors::{invalid, printable};
+use errors::{invalid, printable, without_codes};
 use realtime::control_loops::{self, ControlLoopServer};
 use server::tcp::{self, Port, Token};
 use server::{App, Listeners, Stop, socket};
@@ -164,6 +165,11 @@ pub fn definition() -> clap::Command {
 /// it cannot start, 2 if the flags are wrong.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     printable::escape_panics();
+    let args: Vec<OsString> = args.into_iter().collect();
+    if let Some(ours) = foreign::named(args.iter().skip(1).filter_map(|word| word.to_str())) {
+        let _ = io::stderr().write_all(format!("error: {}\n", printable::page(&ours)).as_bytes());
+        return ExitCode::from(2);
+    }
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
         Err(error) => {
@@ -181,7 +187,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            let line = format!("orind: {}\n", printable::page(&message));
+            let line = format!("orind: {}\n", printable::page(&without_codes(&message)));
             let _ = io::stderr().write_all(line.as_bytes());
             ExitCode::FAILURE
         }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use orind_testing::daemon::{Daemon, MODEL, orinctl};
+use orind_testing::daemon::{Daemon, MODEL, orinctl, orind};
 use orind_testing::program::{built, outcome, said};
 use orind_testing::tiny;
 use serde_json::Value;
@@ -29,6 +29,7 @@ fn a_command_of_another_program_names_ours() {
         (&["cp", "a", "b"], "`orinctl load FILE --beside --name NAME`"),
         (&["push", "a"], "orind uploads no models"),
         (&["logs"], "`journalctl -u orind`"),
+        (&["version"], "`orinctl --version`"),
         (&["-hf", "owner/repo:Q8_0"], "`orinctl pull NAME`"),
         (&["chat", "-hf", "owner/repo:Q8_0"], "`orinctl pull NAME`"),
         (&["--hf-repo=owner/repo"], "`orinctl pull NAME`"),
@@ -40,6 +41,27 @@ fn a_command_of_another_program_names_ours() {
         assert!(error.contains(ours), "{args:?}: {error}");
         assert_eq!(error.matches("error:").count(), 1, "{args:?}: {error}");
     }
+}
+
+/// The daemon's command line, too; errors have no numbers of the system's.
+#[test]
+fn a_command_line_of_another_server_names_ours() {
+    let home = tempfile::tempdir().unwrap();
+    for (args, ours) in [
+        (&["serve"][..], "`orind --model MODEL`"),
+        (&["ps"], "`orinctl ps`"),
+        (&["-hf", "owner/repo:Q8_0"], "`orinctl pull NAME`"),
+        (&["-m", "x.gguf", "--port", "8080"], "`--listen ADDR:PORT`"),
+        (&["-m", "x.gguf", "-ngl", "99"], "`--backend NAME`"),
+    ] {
+        let (code, out, error) = outcome(orind().args(args));
+        assert_eq!((code, &*out), (Some(2), ""), "{args:?}: {error}");
+        assert!(error.contains(ours), "{args:?}: {error}");
+    }
+    let socket = home.path().join("s");
+    let (code, _, error) = outcome(orind().args(["--model", "/none.gguf", "--socket"]).arg(socket));
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("No such file") && !error.contains("os error"), "{error}");
 }
 
 #[test]
@@ -190,4 +212,43 @@ fn the_settings_of_a_client_are_printed() {
         assert!(text.contains(words), "{words} in {text}");
         assert!(text.ends_with(" -x\n"), "{text}");
     }
+}
+
+#[test]
+fn models_on_this_machine_come_first() {
+    let (home, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::copy(tiny("tiny-qwen3-Q8_0"), dir.path().join("mine.gguf")).unwrap();
+    let daemon = Daemon::start(&format!("{ROOM}\nmodels_dir = '{}'", dir.path().display()));
+    let text = said(&mut with(&daemon, home.path(), &["models"]));
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("loaded: "), "{text}");
+    assert!(lines.iter().any(|line| line.trim_start().starts_with("mine ")), "{text}");
+    assert!(!lines.iter().any(|line| line.starts_with("  synthetic:")), "{text}");
+    assert!(lines.last().unwrap().contains("synthetic models need no file"), "{text}");
+    let json = said(&mut with(&daemon, home.path(), &["models", "--json"]));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["available"][0]["model"], "mine");
+    assert_eq!(json["available"].as_array().unwrap().last().unwrap()["synthetic"], true);
+    // Every command accepts the names of the list.
+    assert!(said(&mut with(&daemon, home.path(), &["show", "mine"])).contains("qwen3"));
+    said(&mut with(&daemon, home.path(), &["load", "mine"]));
+    assert!(said(&mut with(&daemon, home.path(), &["ps"])).contains("mine"));
+    assert!(said(&mut with(&daemon, home.path(), &["show", "mine"])).contains("qwen3"));
+
+    // Without a daemon, the models are there too.
+    let text = said(orinctl(home.path()).arg("models"));
+    assert!(text.starts_with("loaded: nothing, no daemon runs\n"), "{text}");
+    assert!(text.contains("synthetic models need no file"), "{text}");
+}
+
+/// The properties of a synthetic model are shown without writing its file.
+#[test]
+fn a_synthetic_model_is_shown_without_its_file() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = orinctl(home.path());
+    let shown = said(
+        command.args(["show", "synthetic:qwen3-30b-a3b:f16"]).env("XDG_CACHE_HOME", home.path()),
+    );
+    assert!(shown.contains("qwen3moe") || shown.contains("qwen3"), "{shown}");
+    assert!(!home.path().join("orind/synthetic").exists());
 }

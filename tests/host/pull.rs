@@ -88,6 +88,13 @@ fn a_pulled_model_runs_by_its_name() {
     assert_eq!(json["files"][0]["bytes"], model().len());
     assert_eq!(json["files"][0]["sha256"], sum(&model()));
 
+    // The list has its name, with which every command finds it.
+    let listed = said(&mut home.orinctl(&hub, &["models"]));
+    let name = "hf.co/owner/repo/tiny-Q8_0.gguf";
+    assert!(listed.lines().any(|line| line.trim_start().starts_with(name)), "{listed}");
+    for name in [name, "hf.co/owner/repo", NAME] {
+        assert!(said(&mut home.orinctl(&hub, &["show", name])).contains("llama"), "{name}");
+    }
     let plan = said(&mut home.orinctl(&hub, &["plan", "hf.co/owner/repo"]));
     assert!(plan.contains("decode of one token"), "{plan}");
     let generate = ["generate", "-m", NAME, "--backend", "cpu", "-n", "4", "hello"];

@@ -115,6 +115,9 @@ pub struct TurnTool {
     pub description: Option<String>,
     #[serde(default)]
     pub input_schema: Option<Value>,
+    /// Refuse a schema that cannot be enforced.
+    #[serde(default)]
+    pub strict: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -295,6 +295,10 @@ pub struct CompletionTokensDetails {
 pub struct PromptTokensDetails {
     /// Prompt tokens read from the prefix cache.
     pub cached_tokens: u64,
+    /// Position of the first token that differs from the most similar prompt in the cache
+    /// (extension).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diverged_at: Option<u32>,
 }
 
 /// Milliseconds since the request's arrival (extension).
@@ -438,6 +442,9 @@ pub struct Function {
     /// JSON schema of the arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Value>,
+    /// Refuse a schema that cannot be enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -355,6 +355,54 @@ fn gemma4_moe() {
     check("gemma4-moe");
 }
 
+/// Files that `llama-quantize` writes: it drops leading dimensions of one, adds keys and mixes
+/// types. Architectures that it does not know are reported. `.ci/requantised` runs this.
+#[test]
+#[ignore = "nightly"]
+fn nightly_files_of_llama_quantize_compute_the_same() {
+    let Some(tool) = std::env::var_os("LLAMA_QUANTIZE") else {
+        println!("skipped: LLAMA_QUANTIZE is not set");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (mut checked, cpu) = (0, Cpu::detect());
+    let mut files: Vec<_> = std::fs::read_dir(data("architectures")).unwrap().collect();
+    files.sort_by_key(|entry| entry.as_ref().unwrap().path());
+    for entry in files {
+        let file = entry.unwrap().path();
+        if file.extension().is_none_or(|extension| extension != "gguf") {
+            continue;
+        }
+        let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+        let all = expected(&name);
+        let tokens: Vec<i32> = serde_json::from_value(all["tokens"].clone()).unwrap();
+        let run = &all["runs"][0];
+        let context = run["context"].as_u64().unwrap() as usize;
+        let bound = number(&run["plain"]["llama_cpp"]["F16"]["rms"]);
+        // Errors of these types, relative to that of F16.
+        for (kind, factor) in [("F16", LUCK), ("Q8_0", 64.0), ("Q4_0", 1024.0), ("Q4_K_M", 1024.0)]
+        {
+            let to = dir.path().join("quantised.gguf");
+            let output = std::process::Command::new(&tool).arg(&file).arg(&to).arg(kind).output();
+            let output = output.unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            if !output.status.success() {
+                let reason = said.lines().find(|line| line.contains("failed")).unwrap_or_default();
+                println!("{name} {kind}: skipped: {reason}");
+                continue;
+            }
+            let model = Model::open(&to).unwrap_or_else(|e| panic!("{name} {kind}: {e}"));
+            let what = format!("{name} {kind}");
+            let (rms, most) =
+                errors(&what, &logits(&cpu, &model, context, &tokens), &run["plain"]["largest"]);
+            println!("{what}: rms {rms:.2e} (F16 {bound:.2e}), max {most:.2e}");
+            assert!(rms <= factor * bound, "{what}: {rms}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 20, "{checked}");
+}
+
 /// Logits of every position on the CPU, with windows in rings or not.
 fn laid(model: &Model, tokens: &[i32], chunk: usize, ring: bool) -> Vec<f32> {
     let cpu = Cpu::new(Isa::detect(), NonZeroUsize::MIN);

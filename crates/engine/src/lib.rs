@@ -58,6 +58,7 @@ pub use request::{
 pub use runner::ModelRunner;
 pub use sampling::{
     Constraint, Dry, DynamicTemperature, Grammar, Grammars, LogitsProcessors, Mirostat, Xtc,
+    unenforced,
 };
 pub use shared::Served;
 pub use text::Text;

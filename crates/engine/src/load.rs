@@ -13,7 +13,7 @@ use super::placement::{self, Fitted, Watch, bring_up, check_cache, device_error}
 use super::runner::Reusable;
 use super::shared::Shared;
 use super::{LoadError, LoadSpec, ModelInfo};
-use device::{self, Device, Request};
+use device::{self, Device, Footprint, Request};
 use errors::one_line;
 use model::{KvLayout, Model, synthetic};
 use plan::Buffer;
@@ -38,7 +38,14 @@ pub(super) fn open(
     let model = synthetic::resolve(&spec.model, &spec.models_dir);
     let spec = LoadSpec { model, ..spec.clone() };
     let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model));
-    let mut progress = |done, total| watch.progress("synthesise", done, total);
+    if synthetic::is_missing(&spec.model) {
+        // Refuse a model that is too large before its file is written.
+        check_beside(&spec, &|device| watch.resident(device))?;
+    }
+    let mut progress = |done, total| {
+        watch.progress("synthesise", done, total);
+        !watch.is_cancelled()
+    };
     let mut opened = model_files::open(&spec, &mut progress)?;
     check_draft(&spec, &opened.text, |spec| {
         model_files::inspect(&model_files::locate(spec, &mut progress)?)
@@ -135,22 +142,38 @@ fn fit(
 pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     model_files::check_ranges(spec)?;
     let name = synthetic::resolve(&spec.model, &spec.models_dir);
-    let spec = &LoadSpec { model: name, ..spec.clone() };
+    check_beside(&LoadSpec { model: name, ..spec.clone() }, &|_| 0)
+}
+
+/// Checks a load that may unload a model with `resident` bytes on its device.
+fn check_beside(
+    spec: &LoadSpec,
+    resident: &dyn Fn(&dyn Device) -> u64,
+) -> Result<ModelInfo, LoadError> {
     let (model, text) = model_files::outline(spec)?;
     check_draft(spec, &text, model_files::outline)?;
     let model = model_files::configure(model, spec)?;
     let mut candidates = Candidates::new(spec, Vec::new());
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
     let mut found = candidates.next(&may)?;
-    let layout = layout(&model, spec, &*found.device, 0);
-    check_cache(&model, layout, 0)?;
+    let beside = resident(&*found.device);
+    let layout = layout(&model, spec, &*found.device, beside);
+    check_cache(&model, layout, beside)?;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     loop {
         let Fitted { device, reason, plans } =
             fit(&mut candidates, found, &model, spec, layout, &may)?;
         let states = model.states(layout);
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
-        match placement::has_room(&*device, &request, spec.memory_reserve) {
+        let room = match placement::has_room(&*device, &request, spec.memory_reserve) {
+            Err(device::Error::OutOfMemory { need, have, .. })
+                if need > have && need <= have.saturating_add(resident(&*device)) =>
+            {
+                Ok(Footprint::default())
+            }
+            room => room,
+        };
+        match room {
             Ok(footprint) => {
                 let info = placement::describe(spec, &model, &*device, reason, layout, footprint);
                 return Ok(info);

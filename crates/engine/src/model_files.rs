@@ -97,10 +97,11 @@ pub(super) struct Opened {
     pub(super) layout: KvLayout,
 }
 
-/// Opens the model of a load. `progress` receives bytes done and in all while a synthetic model is created.
+/// Opens the model of a load. `progress` receives bytes done and in all while a synthetic model is created, and
+/// returns false to cancel that.
 pub(super) fn open(
     spec: &LoadSpec,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Opened, LoadError> {
     let (model, text) = inspect(&locate(spec, progress)?)?;
     let layout = layout(&model, spec);
@@ -173,14 +174,15 @@ pub(super) fn layout_of(spec: &LoadSpec, context: usize) -> KvLayout {
 /// Finds the file of a model by name. Creates a synthetic one that is not cached.
 pub(super) fn locate(
     spec: &LoadSpec,
-    mut progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<PathBuf, LoadError> {
-    synthetic::locate(&spec.model, &mut progress).map_err(synthetic_error)
+    synthetic::locate_while(&spec.model, progress).map_err(synthetic_error)
 }
 
 fn synthetic_error(error: synthetic::Error) -> LoadError {
     match error {
         synthetic::Error::Unknown { .. } => LoadError::NotFound(error.to_string()),
+        synthetic::Error::Cancelled => LoadError::Stopping,
         error => LoadError::Invalid(one_line(&error)),
     }
 }

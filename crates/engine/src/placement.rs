@@ -62,7 +62,10 @@ pub(super) fn on_device(
     shared: &Shared,
 ) -> Result<ModelRunner, LoadError> {
     let (started, watch) = (Instant::now(), Alone(shared));
-    let mut progress = |done, total| watch.progress("synthesise", done, total);
+    let mut progress = |done, total| {
+        watch.progress("synthesise", done, total);
+        !watch.is_cancelled()
+    };
     let Opened { model, text, layout } = model_files::open(spec, &mut progress)?;
     let mut fitted =
         fit(Arc::clone(device), String::new(), &model, spec, layout)?.map_err(device_error)?;

@@ -131,6 +131,9 @@ pub struct Finished {
     pub prompt_tokens: u32,
     /// Number of prompt tokens from the cache.
     pub cached_tokens: u32,
+    /// Position of the first prompt token that differs from the most similar prompt in the cache; `None` if the prompt
+    /// continues that one, or if the cache is empty.
+    pub diverged_at: Option<u32>,
     pub completion_tokens: u32,
     /// Number of draft tokens.
     pub drafted_tokens: u32,

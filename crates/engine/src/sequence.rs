@@ -19,6 +19,10 @@ use sampling::Sampler;
 /// See [`Sequence::urgency`].
 const PATIENCE: u64 = 4;
 
+/// Number of tokens before and after a divergence that the log has, and of characters.
+const AROUND: usize = 8;
+const TEXT_AROUND: usize = 120;
+
 /// A running request.
 pub(super) struct Sequence {
     pub(super) request: Request,
@@ -30,6 +34,8 @@ pub(super) struct Sequence {
     pub(super) slot: Option<Slot>,
     /// Number of prompt tokens that came from the cache.
     pub(super) cached: usize,
+    /// Position of the first prompt token that differs from the most similar sequence.
+    diverged: Option<u32>,
     /// Number of first prompt tokens that can be read from disk.
     pub(super) on_disk: usize,
     /// Number of them that the slot has so far.
@@ -97,6 +103,7 @@ impl Sequence {
             slot: None,
             written: 0,
             cached: 0,
+            diverged: None,
             on_disk: 0,
             read: 0,
             snapshots: Vec::new(),
@@ -145,6 +152,19 @@ impl Sequence {
         self.written = written;
         self.submitted = cached;
         self.position = cached;
+    }
+
+    /// Stores the position of the first prompt token that differs from the most similar sequence, and logs the text there.
+    pub(super) fn diverged(&mut self, divergence: Option<usize>) {
+        self.diverged = divergence.map(|at| at as u32);
+        if let Some(at) = divergence.filter(|at| *at > 0)
+            && tracing::enabled!(tracing::Level::DEBUG)
+        {
+            let around = at.saturating_sub(AROUND)..(at + AROUND).min(self.prompt_len);
+            let text = self.text.tokenizer.decode(&self.tokens[around]);
+            let text: String = errors::printable::line(&text).chars().take(TEXT_AROUND).collect();
+            tracing::debug!(token = at, prompt_tokens = self.prompt_len, text, "prefix diverged");
+        }
     }
 
     /// Continues behind a number of prompt tokens that are restored from disk.
@@ -450,6 +470,8 @@ impl Sequence {
             text,
             prompt_tokens: self.request.prompt.len() as u32,
             cached_tokens: self.cached as u32,
+            // A longer prefix may have been read from disk.
+            diverged_at: self.diverged.filter(|at| *at >= self.cached as u32),
             completion_tokens: self.generated(),
             drafted_tokens: self.drafts.drafted,
             accepted_tokens: self.drafts.accepted,

@@ -3,6 +3,7 @@
 //! Sequences share the blocks of a common prefix; each writes only to blocks of its own. The least recently used sequence
 //! is evicted first. The scheduler decides when a prompt starts.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::Scales;
@@ -345,6 +346,23 @@ impl Slots {
         let all = cached.chain(running.map(|running| (running.tokens, running.adapters)));
         let all = all.filter(|(_, theirs)| *theirs == adapters);
         all.map(|(tokens, _)| common_prefix(tokens, prompt)).max().unwrap_or(0)
+    }
+
+    /// Position of the first token of a prompt that differs from the most similar sequence; `None` if the prompt
+    /// continues that one, or has nothing in common with any.
+    pub(super) fn divergence<'a>(
+        &self,
+        prompt: &[u32],
+        adapters: Scales,
+        running: impl Iterator<Item = Running<'a>>,
+    ) -> Option<usize> {
+        let cached = self.cached.iter().map(|one| (&one.tokens[..], one.adapters));
+        let all = cached.chain(running.map(|running| (running.tokens, running.adapters)));
+        let all = all.filter(|(_, theirs)| *theirs == adapters);
+        let all = all.map(|(tokens, _)| (common_prefix(tokens, prompt), tokens.len()));
+        // A sequence that the prompt continues wins a tie.
+        let (common, length) = all.max_by_key(|(common, length)| (*common, Reverse(*length)))?;
+        (common > 0 && common < length.min(prompt.len())).then_some(common)
     }
 
     /// Caches the current state of a sequence for others with its prefix. Returns the copy of the recurrent state to make;

@@ -6,7 +6,23 @@ pub mod printable;
 
 use std::error::Error;
 
-/// Returns an error with its causes on one line. Omits causes that the message already contains.
+/// Removes the numbers of the system's errors: their text says the same.
+#[must_use]
+pub fn without_codes(text: &str) -> String {
+    const BEGIN: &str = " (os error ";
+    let mut parts = text.split(BEGIN);
+    let mut rest = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, after)) if number.bytes().all(|b| b.is_ascii_digit()) => rest += after,
+            _ => rest = rest + BEGIN + part,
+        }
+    }
+    rest
+}
+
+/// Returns an error with its causes on one line, without the numbers of the system's errors. Omits
+/// causes that the message already contains.
 #[must_use]
 pub fn one_line(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -18,7 +34,7 @@ pub fn one_line(error: &dyn Error) -> String {
         }
         next = cause.source();
     }
-    text
+    without_codes(&text)
 }
 
 /// Returns an error prefixed with `name` (such as a file), unless the message contains it.
@@ -44,6 +60,14 @@ mod tests {
         Within(#[source] io::Error),
         #[error("the daemon")]
         Outer(#[source] Box<Failure>),
+    }
+
+    #[test]
+    fn numbers_of_system_errors_are_removed() {
+        let missing = io::Error::from_raw_os_error(2);
+        assert_eq!(about("a.gguf", &missing), "a.gguf: No such file or directory");
+        let text = "a (os error 2), b (os error x) (os error 13)";
+        assert_eq!(without_codes(text), "a, b (os error x)");
     }
 
     #[test]

@@ -111,6 +111,12 @@ impl Compiler {
 
 /// First lines of an error, without the grammar and the parser state that follow.
 fn first_lines(error: &str) -> String {
+    let keywords = error.lines().next().and_then(|line| line.strip_prefix("Unimplemented keys: "));
+    if let Some(keywords) = keywords {
+        let keywords = keywords.trim_matches(['[', ']']).replace('"', "`");
+        let keywords: String = keywords.chars().take(400).collect();
+        return format!("the schema's {keywords} cannot be enforced");
+    }
     let lines: Vec<&str> = error.lines().take(3).map(str::trim).collect();
     lines.join(" ").chars().take(500).collect()
 }

@@ -24,5 +24,6 @@ mod worker;
 
 pub use compiler::Compiler;
 pub use constraint::{Constraint, Grammars};
+pub use schema::unenforced;
 pub use source::Grammar;
 pub use worker::{Limits, run_if_worker, use_worker};

@@ -1,6 +1,13 @@
 //! JSON schemas as pydantic, zod and OpenAPI write them, in the keywords that llguidance supports.
-//! Removes keywords that constrain nothing, and rewrites some into equivalent ones. Other keywords
-//! stay: llguidance reports those that it does not support.
+//! Removes keywords that constrain nothing, and rewrites some into equivalent ones (`expansion.rs`,
+//! `complement.rs`). Other keywords stay: llguidance reports those that it does not support. A
+//! relaxed schema loses them instead (`relaxation.rs`).
+
+mod complement;
+mod expansion;
+mod relaxation;
+
+pub use self::relaxation::unenforced;
 
 use std::collections::BTreeSet;
 
@@ -56,14 +63,23 @@ const DIVISOR: f64 = 1e6;
 const IN_PLACE: [&str; 8] =
     ["$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "oneOf", "then"];
 
+/// Treatment of keywords that cannot be enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unenforced {
+    /// An error, of this crate or of llguidance.
+    Refuse,
+    /// Removed: the schema allows more values.
+    Remove,
+}
+
 /// Rewrites a schema. `room` is the number of bytes that it may grow by.
 ///
 /// # Errors
-/// The schema is nested too deeply.
-pub(crate) fn prepare(schema: Value, room: usize) -> Result<Value, String> {
+/// The schema is nested too deeply, or cannot be enforced.
+pub(crate) fn prepare(schema: Value, room: usize, unenforced: Unenforced) -> Result<Value, String> {
     let root = schema.clone();
     let mut schema = schema;
-    Preparation { root: &root, room }.schema(&mut schema, 0)?;
+    Preparation { root: &root, room, unenforced }.schema(&mut schema, 0)?;
     Ok(schema)
 }
 
@@ -71,6 +87,7 @@ struct Preparation<'a> {
     /// The whole schema, as written.
     root: &'a Value,
     room: usize,
+    unenforced: Unenforced,
 }
 
 impl<'a> Preparation<'a> {
@@ -109,7 +126,13 @@ impl<'a> Preparation<'a> {
             }
         }
         map.retain(|key, value| !is_idle(key, value));
-        divisor(map)?;
+        let remove = self.unenforced == Unenforced::Remove;
+        if let Err(reason) = divisor(map) {
+            if !remove {
+                return Err(reason);
+            }
+            map.shift_remove("multipleOf");
+        }
         lists(map);
         conditions(map);
         anchors(map);
@@ -117,10 +140,25 @@ impl<'a> Preparation<'a> {
         unevaluated(map);
         self.patterns(map);
         if let Some(reference) = self.circular(map) {
-            return Err(format!("`$ref`: {reference} leads back to itself"));
+            if !remove {
+                return Err(format!("`$ref`: {reference} leads back to itself"));
+            }
+            map.shift_remove("$ref");
+        }
+        if let Some(reference) = self.outside(map) {
+            if !remove {
+                return Err(format!(
+                    "`$ref`: {reference} is not in the schema; put it into `$defs`"
+                ));
+            }
+            map.shift_remove("$ref");
         }
         self.reference(map);
         self.one_of(map);
+        self.expand(map);
+        if remove {
+            self.relax(map);
+        }
         if let Some(only) = only_member(map) {
             *schema = only;
         }
@@ -164,6 +202,13 @@ impl<'a> Preparation<'a> {
     fn reference(&self, map: &mut Map<String, Value>) {
         let Some(target) = map.get("$ref").and_then(|target| self.target(target)) else { return };
         map.retain(|key, value| key == "$ref" || target.get(key) != Some(value));
+    }
+
+    /// Returns a reference to another document.
+    fn outside(&self, map: &Map<String, Value>) -> Option<String> {
+        let reference = map.get("$ref")?.as_str()?;
+        let inside = reference.starts_with('#') || self.root.get("$id").is_some();
+        (!inside).then(|| reference.to_owned())
     }
 
     /// Returns the reference of a schema that stands for nothing but itself.
@@ -410,126 +455,4 @@ fn finite_names(pattern: &str) -> Option<Vec<String>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn prepared(schema: Value) -> Value {
-        prepare(schema, 1 << 10).unwrap()
-    }
-
-    #[test]
-    fn keywords_that_constrain_nothing_are_removed() {
-        let text = json!({"type": "string"});
-        for (schema, plain) in [
-            (
-                json!({"type": "string", "format": "password", "title": "T", "default": "x"}),
-                text.clone(),
-            ),
-            (
-                json!({"type": "string", "format": "uuid"}),
-                json!({"type": "string", "format": "uuid"}),
-            ),
-            (
-                json!({"propertyNames": {"type": "string"}, "minProperties": 1.0}),
-                json!({"minProperties": 1}),
-            ),
-            (json!({"contains": {"const": 1}, "minContains": 0}), json!({})),
-            (json!({"minContains": 2, "uniqueItems": false}), json!({})),
-            (json!({"contains": {"const": 1}}), json!({"contains": {"const": 1}})),
-            (json!({"uniqueItems": true, "maxItems": 1}), json!({"maxItems": 1})),
-            (json!({"if": {"const": 1}}), json!({})),
-            (json!({"then": {"const": 1}}), json!({})),
-            (
-                json!({"$dynamicAnchor": "node", "type": "string"}),
-                json!({"$anchor": "node", "type": "string"}),
-            ),
-            (json!({"dependentRequired": {}, "unevaluatedItems": true}), json!({})),
-            (json!({"unevaluatedProperties": false}), json!({"additionalProperties": false})),
-            (json!({"allOf": [{"type": "string", "title": "T"}], "description": "d"}), text),
-            (
-                json!({"const": {"title": 1}, "enum": [{"default": 2}]}),
-                json!({"const": {"title": 1}, "enum": [{"default": 2}]}),
-            ),
-            (
-                json!({"properties": {"title": {"title": "x"}}}),
-                json!({"properties": {"title": {}}}),
-            ),
-            (json!({"not": {"const": 1}}), json!({"not": {"const": 1}})),
-        ] {
-            assert_eq!(prepared(schema.clone()), plain, "{schema}");
-        }
-    }
-
-    #[test]
-    fn patterns_of_few_names_become_properties() {
-        let schema = |pattern: &str| json!({"properties": {"score": {"minimum": 0}}, "patternProperties": {pattern: {"type": "integer"}}});
-        let merged = json!({"properties":
-            {"score": {"allOf": [{"minimum": 0}, {"type": "integer"}]}}});
-        for pattern in ["^score$", "^(score)$", "^s[c]ore$", "\\Asc(?:ore)\\z"] {
-            assert_eq!(prepared(schema(pattern)), merged, "{pattern}");
-        }
-        let both = prepared(schema("^(score|rank)$"));
-        assert_eq!(both["properties"]["rank"], json!({"type": "integer"}));
-        assert!(both.get("patternProperties").is_none());
-        for pattern in ["score", "^score", "^s", "^[a-z]+$", "^(", "^sco\\bre$"] {
-            assert_eq!(prepared(schema(pattern)), schema(pattern), "{pattern}");
-        }
-        assert_eq!(
-            prepared(
-                json!({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"const": 1}})
-            ),
-            json!({"additionalProperties": false, "properties": {"a": {"const": 1}, "b": {"const": 1}}})
-        );
-    }
-
-    #[test]
-    fn growth_and_nesting_are_bounded() {
-        let value = json!({"enum": vec!["x"; 100]});
-        let schema = json!({"patternProperties": {"^[a-z]$": value}});
-        assert_eq!(prepared(schema.clone()), schema);
-        let mut deep = json!({});
-        for _ in 0..NESTING + 1 {
-            deep = json!({"items": deep});
-        }
-        assert!(prepare(deep, 0).unwrap_err().contains("nested"));
-    }
-
-    #[test]
-    fn circular_references_are_named() {
-        let reference = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
-        for (schema, is_circular) in [
-            (json!({"$ref": "#"}), true),
-            (
-                json!({"$ref": "#/$defs/a", "$defs": {"a": reference("b"), "b": reference("a")}}),
-                true,
-            ),
-            (json!({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [reference("a")]}}}), true),
-            (
-                json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"const": 1}, reference("a")]}}}),
-                false,
-            ),
-            (json!({"$ref": "#/$defs/a", "$defs": {"a": {"items": reference("a")}}}), false),
-            (json!({"$ref": "#/$defs/none"}), false),
-        ] {
-            let prepared = prepare(schema.clone(), 0);
-            assert_eq!(
-                prepared.is_err_and(|error| error.contains("itself")),
-                is_circular,
-                "{schema}"
-            );
-        }
-    }
-
-    #[test]
-    fn schemas_of_a_discriminated_union_exclude_each_other() {
-        let branch = |tag: &str| json!({"type": "object", "properties": {"kind": {"const": tag}}, "required": ["kind"]});
-        let union = json!({"oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}],
-            "discriminator": {"propertyName": "kind"}, "$defs": {"A": branch("a"), "B": branch("b")}});
-        assert!(prepared(union).get("anyOf").is_some());
-        let same = json!({"oneOf": [branch("a"), branch("a")]});
-        assert!(prepared(same).get("oneOf").is_some());
-        let recursive =
-            json!({"type": "object", "properties": {"next": {"$ref": "#", "type": "object"}}});
-        assert_eq!(prepared(recursive)["properties"]["next"], json!({"$ref": "#"}));
-    }
-}
+mod tests;

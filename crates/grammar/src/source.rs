@@ -4,7 +4,8 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{gbnf, schema};
+use crate::gbnf;
+use crate::schema::{self, Unenforced};
 
 /// Largest source of a grammar, in bytes.
 pub(crate) const SOURCE: usize = 256 << 10;
@@ -14,6 +15,8 @@ pub(crate) const SOURCE: usize = 256 << 10;
 pub enum Grammar {
     /// JSON that matches a schema.
     JsonSchema(Value),
+    /// JSON that matches those keywords of a schema that can be enforced.
+    RelaxedSchema(Value),
     Regex(String),
     /// Grammar in llguidance's dialect of Lark.
     Lark(String),
@@ -36,7 +39,7 @@ impl Grammar {
     /// Size of the source in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
-            Self::JsonSchema(schema) => schema.to_string().len(),
+            Self::JsonSchema(schema) | Self::RelaxedSchema(schema) => schema.to_string().len(),
             Self::Regex(text) | Self::Lark(text) | Self::Gbnf(text) => text.len(),
             Self::Within { lark, parts } => {
                 lark.len() + parts.iter().map(|(_, part)| part.size()).sum::<usize>()
@@ -46,10 +49,8 @@ impl Grammar {
 
     fn without_parts(&self) -> Result<GrammarWithLexer, String> {
         Ok(match self {
-            Self::JsonSchema(schema) => {
-                let schema = schema::prepare(schema.clone(), SOURCE)?;
-                GrammarWithLexer::from_json_schema(spaced(schema))
-            }
+            Self::JsonSchema(schema) => json(schema, Unenforced::Refuse)?,
+            Self::RelaxedSchema(schema) => json(schema, Unenforced::Remove)?,
             Self::Regex(regex) => GrammarWithLexer::from_regex(regex),
             Self::Lark(lark) | Self::Within { lark, .. } => {
                 GrammarWithLexer::from_lark(lark.clone())
@@ -69,6 +70,11 @@ impl Grammar {
         }
         Ok(top)
     }
+}
+
+fn json(schema: &Value, unenforced: Unenforced) -> Result<GrammarWithLexer, String> {
+    let schema = schema::prepare(schema.clone(), SOURCE, unenforced)?;
+    Ok(GrammarWithLexer::from_json_schema(spaced(schema)))
 }
 
 /// Allows at most one space between the parts of JSON: a model could otherwise generate white space forever.

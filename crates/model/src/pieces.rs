@@ -20,12 +20,12 @@ pub(crate) struct Scratch {
 }
 
 /// Calls `work`, which returns the bytes it has processed, for all pieces, and `progress` on this thread with the
-/// sum so far. Stops at the first error.
+/// sum so far. Stops at the first error of either.
 pub(crate) fn run<P: Sync, E: Send>(
     pieces: &[P],
     threads: usize,
     work: impl Fn(&P, &mut Scratch) -> Result<u64, E> + Sync,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> Result<(), E>,
 ) -> Result<(), E> {
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -48,7 +48,7 @@ pub(crate) fn run<P: Sync, E: Send>(
         let mut so_far = 0;
         for result in done {
             so_far += result?;
-            progress(so_far);
+            progress(so_far)?;
         }
         Ok(())
     })

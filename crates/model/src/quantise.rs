@@ -124,7 +124,11 @@ impl Conversion {
             }
             piece.convert(&self.gguf, &data, scratch)
         };
-        pieces::run(&all, threads, work, progress)?;
+        let mut report = |done| {
+            progress(done);
+            Ok(())
+        };
+        pieces::run(&all, threads, work, &mut report)?;
         Ok(data.finish()?)
     }
 

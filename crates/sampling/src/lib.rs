@@ -25,6 +25,6 @@ mod settings;
 mod softmax;
 mod truncation;
 
-pub use grammar::{Constraint, Grammar, Grammars};
+pub use grammar::{Constraint, Grammar, Grammars, unenforced};
 pub use sampler::Sampler;
 pub use settings::{Dry, DynamicTemperature, LogitsProcessors, Mirostat, Xtc};

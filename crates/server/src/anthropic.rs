@@ -106,7 +106,9 @@ fn ask(request: api::MessagesRequest, header: BillingHeader) -> Result<Ask, Erro
             continue;
         }
         let place = format!("tools[{at}]");
-        tools.push(Tool::new(&place, tool.name, tool.description, tool.input_schema)?);
+        let strict = tool.strict == Some(true);
+        let tool = Tool::new(&place, tool.name, tool.description, tool.input_schema)?;
+        tools.push(Tool { strict, ..tool });
     }
     tools::check(&tools)?;
     let format = request.output_config.and_then(|config| config.format).or(request.output_format);
@@ -345,11 +347,15 @@ fn stop(end: &End) -> (&'static str, Value) {
 
 /// Token counts. This API counts cached input tokens separately.
 fn usage(finished: &Finished) -> Value {
-    json!({
+    let mut usage = json!({
         "input_tokens": finished.prompt_tokens - finished.cached_tokens,
         "cache_creation_input_tokens": 0, "cache_read_input_tokens": finished.cached_tokens,
         "output_tokens": finished.completion_tokens,
-    })
+    });
+    if let Some(at) = finished.diverged_at {
+        usage["diverged_at"] = at.into();
+    }
+    usage
 }
 
 /// Returns an event that is named after its `type`.

@@ -59,7 +59,8 @@ impl Stream for Generation {
                 // Everything from the first token on that the cache lacks is evaluated again.
                 tracing::debug!(
                     prompt_tokens = finished.prompt_tokens,
-                    prefix_diverged_at = finished.cached_tokens,
+                    cached_tokens = finished.cached_tokens,
+                    prefix_diverged_at = finished.diverged_at,
                     completion_tokens = finished.completion_tokens,
                     "generation finished"
                 );

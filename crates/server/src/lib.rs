@@ -289,7 +289,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("other", MatchedPath::as_str);
     let answer = AssertUnwindSafe(json_memory::scope(next.run(request))).catch_unwind();
-    let (answer, tool_format) = tool_format::observe(answer).await;
+    let (answer, tools) = tool_format::observe(answer).await;
     let mut response =
         answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());
     let status = response.status();
@@ -314,6 +314,6 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         tracing::debug!(id = id.as_str(), method, path, status = status.as_u16(), ms, "request");
     }
     id.put(response.headers_mut());
-    tool_format::put(tool_format, response.headers_mut());
+    tool_format::put(tools, response.headers_mut());
     app.unread.count(response).await
 }

@@ -27,8 +27,9 @@ const ALLOW_PRIVATE_NETWORK: HeaderName =
     HeaderName::from_static("access-control-allow-private-network");
 
 /// Headers of answers that pages of other origins may read.
-const EXPOSED: HeaderValue =
-    HeaderValue::from_static("request-id, retry-after, x-orind-skipped-tools, x-request-id");
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "request-id, retry-after, x-orind-relaxed-tools, x-orind-skipped-tools, x-orind-tool-format, x-request-id",
+);
 
 /// Sender of a request.
 #[derive(Debug, PartialEq, Eq)]

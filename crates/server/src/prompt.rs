@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use model::tokenizer::{self, Bounds, Message, RenderOptions, Specials};
 
 use super::App;
+use super::dialogue::Enforcement;
 use super::error::Error;
 use engine::{Constraint, Grammar, Served};
 
@@ -97,20 +98,24 @@ pub(super) struct Prepared {
     /// Last characters of its text.
     pub(super) tail: String,
     pub(super) constraint: Option<Constraint>,
+    /// Enforcement of the tools' schemas with which the grammar compiled, and the reason why not
+    /// with a stricter one.
+    pub(super) enforcement: (Enforcement, Option<String>),
 }
 
 /// Number of characters at a prompt's end that determine how its answer begins.
 const TAIL: usize = 64;
 
 /// Prepares a conversation for generation. `field` is its name in the request. `grammar` returns
-/// the answer's grammar for the last characters of the prompt.
+/// the answer's grammar for the last characters of the prompt. Of its forms, the first that
+/// compiles is used.
 pub(super) async fn conversation(
     app: &App,
     served: &Arc<Served>,
     field: &'static str,
     messages: Vec<Message>,
     options: RenderOptions,
-    grammar: impl FnOnce(&Served, &str) -> Option<Grammar> + Send + 'static,
+    grammar: impl Fn(&Served, &str, Enforcement) -> Option<Grammar> + Send + 'static,
 ) -> Result<Prepared, Error> {
     let tools: usize = options.tools.iter().map(|tool| tool.to_string().len()).sum();
     let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
@@ -122,13 +127,43 @@ pub(super) async fn conversation(
         let ids = served.text.tokenizer.encode_rendered(&prompt, &Bounds { tokens, cancelled })?;
         let tail = prompt.text().chars().rev().take(TAIL).collect::<Vec<_>>();
         let tail: String = tail.into_iter().rev().collect();
-        let grammar = grammar(served, &tail);
-        let constraint = grammar.map(|grammar| served.text.grammars.compile(&grammar, cancelled));
-        Ok((ids, tail, constraint.transpose()))
+        let compiled =
+            compile(served, cancelled, |enforcement| grammar(served, &tail, enforcement));
+        Ok((ids, tail, compiled))
     });
-    let (ids, tail, constraint) = task.await?.map_err(|error| failed(field, error))?;
-    let constraint = constraint.map_err(|reason| grammar_failed(&reason))?;
-    Ok(Prepared { ids, tail, constraint })
+    let (ids, tail, compiled) = task.await?.map_err(|error| failed(field, error))?;
+    let (constraint, enforcement) = compiled.map_err(|reason| grammar_failed(&reason))?;
+    Ok(Prepared { ids, tail, constraint, enforcement })
+}
+
+type Compiled = (Option<Constraint>, (Enforcement, Option<String>));
+
+/// Compiles the first form of a grammar that compiles. The error is that of the strictest one.
+fn compile(
+    served: &Served,
+    cancelled: &AtomicBool,
+    grammar: impl Fn(Enforcement) -> Option<Grammar>,
+) -> Result<Compiled, String> {
+    let mut failed: Option<(Grammar, String)> = None;
+    for enforcement in Enforcement::ALL {
+        let Some(form) = grammar(enforcement) else {
+            return Ok((None, (Enforcement::Full, None)));
+        };
+        if failed.as_ref().is_some_and(|(tried, _)| *tried == form) {
+            continue;
+        }
+        match served.text.grammars.compile(&form, cancelled) {
+            Ok(constraint) => {
+                let reason = failed.map(|(_, reason)| reason);
+                return Ok((Some(constraint), (enforcement, reason)));
+            }
+            Err(reason) => {
+                let first = failed.map_or(reason, |(_, first)| first);
+                failed = Some((form, first));
+            }
+        }
+    }
+    Err(failed.map(|(_, reason)| reason).unwrap_or_default())
 }
 
 /// Renders a conversation up to the beginning of the answer.

@@ -7,7 +7,7 @@
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
 //! | `device` | a model on a device, driven through the device interface; models with unusual weights, adapters | `orind` |
 //! | `engine` | load a model, send a request, collect the answer | `orind` |
-//! | `nodes` | ONNX's node tests, a model with external data | `orind-onnx` and above |
+//! | `nodes` | ONNX's node tests, a model with external data; with `daemon` also published chat templates | `orind-onnx` and above |
 //! | `daemon` | a daemon with its own socket, clients of its control loops, programs on terminals, pages in browsers, the page cache | `orind` |
 //!
 //! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests
@@ -49,6 +49,8 @@ pub mod random;
 pub mod session;
 #[cfg(feature = "device")]
 pub mod shapes;
+#[cfg(all(feature = "daemon", feature = "nodes"))]
+pub mod templates;
 #[cfg(feature = "daemon")]
 pub mod terminal;
 #[cfg(feature = "numerics")]

@@ -554,7 +554,7 @@ fn schemas_of_generators_are_accepted() {
     for schema in [
         json!({"not": {"type": "string"}}),
         json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
-        json!({"type": "array", "contains": {"const": 1}}),
+        json!({"type": "array", "contains": {"const": 1}, "maxContains": 1}),
     ] {
         let request = json!({"messages": user("JSON"), "max_tokens": 80, "json_schema": schema});
         assert_eq!(daemon.post(CHAT, &request).error(), (400, "grammar_failed".into()), "{schema}");

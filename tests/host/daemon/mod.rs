@@ -18,6 +18,8 @@ mod response_store;
 mod schemas;
 mod service;
 mod tcp;
+mod templates;
+mod tool_schemas;
 
 use std::fs;
 use std::io::{Read, Write};

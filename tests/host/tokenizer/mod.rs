@@ -459,15 +459,10 @@ fn instructions_are_in_the_prompt_wherever_they_are() {
     let two = say(&[("system", "Be kind"), ("user", "Hi"), ("system", "Be brief"), ("user", "Ho")]);
     let end = say(&[("user", "Hi"), ("system", "Be brief")]);
     for (name, source, two_of, end_of) in [
-        ("late", late, "<system>Be kind\n\nBe brief<user>Hi<user>Ho", "<system>Be brief<user>Hi"),
-        (
-            "ignores",
-            ignores,
-            "<system>Be kind\n\nBe brief<user>Hi<user>Ho",
-            "<system>Be brief<user>Hi",
-        ),
-        ("refuses", refuses, "<user>Be kind\n\nHi<user>Be brief\n\nHo", "<user>Hi\n\nBe brief"),
-        ("last", last, "<system>Be kind\n\nBe brief<user>Hi<user>Ho", "<system>Be brief<user>Hi"),
+        ("late", late, "<system>Be kind<user>Hi\n\nBe brief<user>Ho", "<user>Hi\n\nBe brief"),
+        ("ignores", ignores, "<system>Be kind<user>Hi\n\nBe brief<user>Ho", "<user>Hi\n\nBe brief"),
+        ("refuses", refuses, "<user>Be kind\n\nHi\n\nBe brief<user>Ho", "<user>Hi\n\nBe brief"),
+        ("last", last, "<system>Be kind<user>Hi\n\nBe brief<user>Ho", "<system>Be brief<user>Hi"),
     ] {
         let template = template(source).unwrap();
         assert_eq!(rendered(&template, &two, true).unwrap(), two_of, "{name}");
@@ -476,6 +471,42 @@ fn instructions_are_in_the_prompt_wherever_they_are() {
     // Other refusals have the template's own words.
     let error = rendered(&template("{{ raise_exception('so \"it\" is') }}").unwrap(), &two, true);
     assert!(error.unwrap_err().to_string().contains("so \"it\" is"));
+}
+
+/// A reminder that is new or changes in each turn leaves the prompt before it as it was.
+#[test]
+fn late_instructions_leave_the_prompt_before_them() {
+    let first_only = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
+                {{ raise_exception('System message must be at the beginning.') }}{% endif %}\
+                <{{ m.role }}>{{ m.content }}{% endfor %}";
+    let drops = "{% for m in messages %}{% if m.role != 'system' or loop.first %}<{{ m.role }}>\
+                 {{ m.content }}{% endif %}{% endfor %}";
+    let anywhere = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let turn = |number: usize| {
+        let mut all = vec![Message::new("system", "Be kind")];
+        for turn in 0..=number {
+            all.push(Message::new("user", format!("Question {turn}")));
+            all.push(Message::new("system", format!("{} tokens left", 100 - turn)));
+            all.push(Message::new("assistant", format!("Answer {turn}")));
+            all.push(Message::new("tool", format!("Result {turn}")));
+            all.push(Message::new("developer", format!("{} seconds left", 50 - turn)));
+            all.push(Message::new("assistant", format!("Answer {turn}")));
+        }
+        all
+    };
+    for source in [first_only, drops, anywhere] {
+        let template = template(source).unwrap();
+        let prompts: Vec<String> =
+            (0..4).map(|number| rendered(&template, &turn(number), false).unwrap()).collect();
+        for pair in prompts.windows(2) {
+            assert!(pair[1].starts_with(&pair[0]), "{pair:?}");
+        }
+        let mut changed = turn(2);
+        changed[14].content = "9 tokens left".into();
+        let text = rendered(&template, &changed, false).unwrap();
+        let at = text.find("9 tokens").unwrap();
+        assert_eq!(text[..at], prompts[2][..at]);
+    }
 }
 
 /// Tools, a call and its result with templates that know none of them, or not all.

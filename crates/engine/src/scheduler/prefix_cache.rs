@@ -48,6 +48,7 @@ impl Scheduler {
             if !whole && runner.continues(cached.len(), written, common) { common } else { 0 }
         };
         let running = || self.active.iter().filter_map(Sequence::running);
+        let divergence = self.slots.divergence(prompt, adapters, running());
         let mut start = self.slots.start(adapters, running(), usable);
         let files = self.prefix_files.as_ref().filter(|_| !whole);
         let mut on_disk = files.map_or(0, |files| files.covers(prompt, adapters));
@@ -62,6 +63,7 @@ impl Scheduler {
         self.slots.grow(&mut slot, prompt.len() + lookahead);
         // From here on the sequence owns the slot, even if a copy fails.
         self.active[at].start_prompt(slot, cached, written, on_disk);
+        self.active[at].diverged(divergence);
         copies.into_iter().try_for_each(|copy| runner.copy(copy))?;
         runner.map(self.active[at].slot())?;
         if on_disk == 0 {

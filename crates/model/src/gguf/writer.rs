@@ -3,9 +3,13 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
 
 use super::error::{Error, WriteDefect};
 use super::format::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
@@ -259,8 +263,7 @@ impl DataWriter {
             }
         }
         self.temporary.file.sync_all().map_err(|e| self.failed(e))?;
-        fs::rename(&self.temporary.path, &self.path).map_err(|e| self.failed(e))?;
-        self.temporary.renamed = true;
+        self.temporary.publish(&self.path).map_err(|e| self.failed(e))?;
         File::open(folder(&self.path)).and_then(|dir| dir.sync_all()).map_err(|e| self.failed(e))
     }
 
@@ -277,33 +280,63 @@ impl DataWriter {
     }
 }
 
-/// A temporary file, removed on drop unless it has been renamed.
+/// A temporary file without a name, so that the kernel frees it however the process ends. On file systems without
+/// such files it has a name, which is removed on drop.
 #[derive(Debug)]
 struct Temporary {
+    /// Path that opens the file.
     path: PathBuf,
     file: File,
-    renamed: bool,
+    /// True if the name of `path` is to be removed.
+    named: bool,
 }
 
 impl Temporary {
     /// Creates a file in the folder of `target`, because renames cannot cross file systems.
     fn create(target: &Path) -> Result<Self, Error> {
-        static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let path = folder(target).join(format!(".{name}.{}-{serial}.tmp", std::process::id()));
+        let nameless =
+            OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(folder(target));
+        if let Ok(file) = nameless {
+            let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            if path.exists() {
+                return Ok(Self { path, file, named: false });
+            }
+        }
+        let path = name_beside(target);
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .open(&path)
             .map_err(|cause| Error::Write { path: path.clone(), cause })?;
-        Ok(Self { path, file, renamed: false })
+        Ok(Self { path, file, named: true })
     }
+
+    /// Gives the file its name, replacing any file there.
+    fn publish(&mut self, target: &Path) -> io::Result<()> {
+        if !self.named {
+            // A link replaces no file.
+            let name = name_beside(target);
+            linkat(AT_FDCWD, &self.path, AT_FDCWD, &name, AtFlags::AT_SYMLINK_FOLLOW)?;
+            self.path = name;
+            self.named = true;
+        }
+        fs::rename(&self.path, target)?;
+        self.named = false;
+        Ok(())
+    }
+}
+
+/// Unused name in the folder of `target`.
+fn name_beside(target: &Path) -> PathBuf {
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    folder(target).join(format!(".{name}.{}-{serial}.tmp", std::process::id()))
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if !self.renamed {
+        if self.named {
             // Best effort: the original error is the one to report.
             drop(fs::remove_file(&self.path));
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nix::sys::statvfs::statvfs;
+
 use super::planted;
 use super::random::{self, key};
 use super::shape::{Family, RANKS, Role, Shape, Tensor};
@@ -19,10 +21,11 @@ pub(super) fn build(
     spec: Spec,
     path: &Path,
     threads: usize,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<(), Error> {
     let shape = &spec.shape;
     let planted = if shape.planted { planted::weights(shape) } else { BTreeMap::new() };
+    has_room(path, bytes(&spec))?;
     let Begun { data, jobs, bytes } = begin(&spec, path, &planted)?;
     run(&jobs, threads, &data, bytes, progress)?;
     Ok(data.finish()?)
@@ -33,7 +36,7 @@ pub(super) fn outline(spec: Spec, dir: &Path) -> Result<Gguf, Error> {
     let nothing = BTreeMap::new();
     let Begun { data, mut jobs, bytes } = begin(&spec, &dir.join(spec.file_name()), &nothing)?;
     jobs.retain(|job| matches!(job.weights, Weights::Owned(_)));
-    run(&jobs, 1, &data, bytes, &mut |_, _| {})?;
+    run(&jobs, 1, &data, bytes, &mut |_, _| true)?;
     Ok(data.outline()?)
 }
 
@@ -126,16 +129,39 @@ impl Weights<'_> {
     }
 }
 
-/// Runs all jobs; calls `progress` on this thread.
+/// Size of all weights of a model.
+fn bytes(spec: &Spec) -> u64 {
+    let Spec { shape, kind, .. } = spec;
+    let size = |tensor: Tensor| {
+        let elements: usize = tensor.shape.iter().product();
+        kind.dtype(&tensor, shape).size_of(elements as u64).unwrap_or(0)
+    };
+    shape.tensors().into_iter().map(size).sum()
+}
+
+/// Rejects a file that is larger than the free space on its disk.
+fn has_room(path: &Path, need: u64) -> Result<(), Error> {
+    let folder = path.parent().unwrap_or(path);
+    // A system that reports no free space may have some.
+    let Ok(system) = statvfs(folder) else { return Ok(()) };
+    let free = system.blocks_available().saturating_mul(system.fragment_size());
+    if need > free {
+        return Err(Error::Room { path: folder.to_owned(), need, free });
+    }
+    Ok(())
+}
+
+/// Runs all jobs; calls `progress` on this thread, which stops the work by returning false.
 fn run(
     jobs: &[Job<'_>],
     threads: usize,
     data: &DataWriter,
     total: u64,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<(), Error> {
     let work = |job: &Job<'_>, scratch: &mut Scratch| work(job, data, scratch);
-    pieces::run(jobs, threads, work, &mut |done| progress(done, total))
+    let mut report = |done| if progress(done, total) { Ok(()) } else { Err(Error::Cancelled) };
+    pieces::run(jobs, threads, work, &mut report)
 }
 
 /// Writes one piece; returns its size.

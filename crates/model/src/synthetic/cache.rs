@@ -52,6 +52,20 @@ pub fn default_id(name: &str, dir: &Path) -> String {
 /// # Errors
 /// [`Error`] if a synthetic model is unknown or cannot be written.
 pub fn locate(name: &str, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf, Error> {
+    locate_while(name, &mut |done, total| {
+        progress(done, total);
+        true
+    })
+}
+
+/// Like [`locate`], but stops and leaves no file once `progress` returns false.
+///
+/// # Errors
+/// Those of [`locate`], and [`Error::Cancelled`].
+pub fn locate_while(
+    name: &str,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<PathBuf, Error> {
     if is_synthetic(name) {
         Spec::parse(name)?.generate(&default_cache_dir(), progress)
     } else {
@@ -59,20 +73,27 @@ pub fn locate(name: &str, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf,
     }
 }
 
+/// True for the name of a synthetic model whose file must be generated first.
+#[must_use]
+pub fn is_missing(name: &str) -> bool {
+    let file = |spec: Spec| default_cache_dir().join(spec.file_name());
+    is_synthetic(name) && Spec::parse(name).is_ok_and(|spec| !spec.is_usable(&file(spec)))
+}
+
 impl Spec {
     /// The path of the model's file in `cache_dir`. Generates the file if it is missing.
     ///
-    /// `progress` receives the bytes done and the bytes in total, on this thread, unless the file exists. If two
-    /// processes request the same model, one generates it and the other waits. The file gets its name only when it
-    /// is complete.
+    /// `progress` receives the bytes done and the bytes in total, on this thread, unless the file exists; the work
+    /// stops if it returns false. If two processes request the same model, one generates it and the other waits. The
+    /// file gets its name only when it is complete.
     ///
     /// # Errors
-    /// [`Error::Cache`] if the folder cannot be used, [`Error::Gguf`] if the file cannot be written, for instance
-    /// because the disk is full.
+    /// [`Error::Cache`] if the folder cannot be used, [`Error::Room`] if the disk has less free space than the file
+    /// needs, [`Error::Gguf`] if the file cannot be written.
     pub fn generate(
         &self,
         cache_dir: &Path,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<PathBuf, Error> {
         let path = cache_dir.join(self.file_name());
         if self.is_usable(&path) {

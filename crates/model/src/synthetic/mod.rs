@@ -21,6 +21,6 @@ mod spec;
 mod tests;
 mod vocabulary;
 
-pub use cache::{default_cache_dir, default_id, locate, resolve};
+pub use cache::{default_cache_dir, default_id, is_missing, locate, locate_while, resolve};
 pub use random::SEED;
 pub use spec::{Error, PREFIX, Spec, VERSION, VERSION_KEY, is_synthetic, names};

@@ -30,6 +30,14 @@ pub enum Error {
     },
     #[error("cannot use the cache {}: {cause}", .path.display())]
     Cache { path: PathBuf, cause: io::Error },
+    #[error(
+        "the model has {} MiB, but {} MiB are free in {}; choose fewer layers (`@LAYERS`) or another XDG_CACHE_HOME",
+        need >> 20, free >> 20, .path.display()
+    )]
+    Room { path: PathBuf, need: u64, free: u64 },
+    /// `progress` returned false.
+    #[error("cancelled")]
+    Cancelled,
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
     #[error(transparent)]

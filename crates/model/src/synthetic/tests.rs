@@ -21,7 +21,7 @@ use crate::tokenizer::{
 use plan::quant;
 
 fn generate(name: &str, dir: &Path) -> PathBuf {
-    Spec::parse(name).unwrap().generate(dir, &mut |_, _| {}).unwrap()
+    Spec::parse(name).unwrap().generate(dir, &mut |_, _| true).unwrap()
 }
 
 /// Keys and values, one vector per position.
@@ -226,7 +226,12 @@ fn a_model_is_generated_once_and_again_if_damaged() {
     let dir = TempDir::new().unwrap();
     let spec = Spec::parse("synthetic:tiny-qwen3:q8_0").unwrap();
     let mut calls = Vec::new();
-    let path = spec.generate(dir.path(), &mut |done, total| calls.push((done, total))).unwrap();
+    let path = spec
+        .generate(dir.path(), &mut |done, total| {
+            calls.push((done, total));
+            true
+        })
+        .unwrap();
     let total = Gguf::open(&path).unwrap().tensors().iter().map(|t| t.bytes).sum();
     assert_eq!(calls.last(), Some(&(total, total)));
     assert!(calls.is_sorted());
@@ -238,14 +243,46 @@ fn a_model_is_generated_once_and_again_if_damaged() {
     fs::write(&path, &whole[..whole.len() - 1]).unwrap();
     let leftover = dir.path().join(format!(".{}.1-0.tmp", spec.file_name()));
     fs::write(&leftover, b"of a process that was killed").unwrap();
-    assert_eq!(spec.generate(dir.path(), &mut |_, _| {}).unwrap(), path);
+    assert_eq!(spec.generate(dir.path(), &mut |_, _| true).unwrap(), path);
     assert!(fs::read(&path).unwrap() == whole);
     assert!(!leftover.exists());
 
     let file = dir.path().join("a file");
     fs::write(&file, b"").unwrap();
-    let error = spec.generate(&file, &mut |_, _| {}).unwrap_err().to_string();
+    let error = spec.generate(&file, &mut |_, _| true).unwrap_err().to_string();
     assert!(error.contains("a file"), "{error}");
+}
+
+#[test]
+fn a_cancelled_model_leaves_no_file() {
+    let dir = TempDir::new().unwrap();
+    let spec = Spec::parse("synthetic:tiny-qwen3:q8_0").unwrap();
+    let mut seen = Vec::new();
+    let cancelled = spec.generate(dir.path(), &mut |_, _| {
+        seen.push(fs::read_dir(dir.path()).unwrap().count());
+        false
+    });
+    assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+    assert_eq!(seen.len(), 1, "it goes on");
+    let left: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| name.to_string_lossy().ends_with(".lock")), "{left:?}");
+    spec.generate(dir.path(), &mut |_, _| true).unwrap();
+}
+
+#[test]
+fn a_model_larger_than_the_disk_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let spec = Spec::parse("synthetic:qwen3-30b-a3b:f16").unwrap();
+    let error = Error::Room { path: dir.path().to_owned(), need: 9 << 30, free: 1 << 30 };
+    assert!(error.to_string().contains("has 9216 MiB, but 1024 MiB are free"), "{error}");
+    let free = nix::sys::statvfs::statvfs(dir.path()).unwrap();
+    let free = free.blocks_available() * free.fragment_size();
+    let size = spec.outline().unwrap().tensors().iter().map(|tensor| tensor.bytes).sum::<u64>();
+    if size > free {
+        let refused = spec.generate(dir.path(), &mut |_, _| panic!("written")).unwrap_err();
+        assert!(matches!(refused, Error::Room { need, .. } if need == size), "{refused}");
+    }
 }
 
 #[test]
@@ -254,7 +291,7 @@ fn the_number_of_threads_does_not_matter() {
     let spec = Spec::parse("synthetic:tiny-llama:q6_k").unwrap();
     let made = [1, 2, 5].map(|threads| {
         let path = dir.path().join(threads.to_string());
-        build::build(spec, &path, threads, &mut |_, _| {}).unwrap();
+        build::build(spec, &path, threads, &mut |_, _| true).unwrap();
         fs::read(path).unwrap()
     });
     assert!(made[0] == made[1] && made[0] == made[2]);
@@ -270,7 +307,12 @@ fn concurrent_requests_generate_a_model_once() {
             scope.spawn(|| {
                 let mut made = false;
                 barrier.wait();
-                let path = spec.generate(dir.path(), &mut |_, _| made = true).unwrap();
+                let path = spec
+                    .generate(dir.path(), &mut |_, _| {
+                        made = true;
+                        true
+                    })
+                    .unwrap();
                 assert!(Gguf::open(path).is_ok());
                 made
             })

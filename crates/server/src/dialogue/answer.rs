@@ -218,6 +218,7 @@ mod tests {
             text: String::new(),
             prompt_tokens: 1,
             cached_tokens: 0,
+            diverged_at: None,
             completion_tokens: 1,
             drafted_tokens: 0,
             accepted_tokens: 0,

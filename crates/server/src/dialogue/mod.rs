@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 pub(super) use self::answer::{End, Gathered, Part, Reason, Update, gather};
 pub(super) use self::plain::PlainPrompt;
 use self::structured_output::StructuredOutput;
-pub(super) use self::tools::{Choice, Skipped, Tool};
+pub(super) use self::tools::{Choice, Enforcement, Skipped, Tool};
 use super::error::Error;
 use super::{App, generation, params, prompt, tool_format};
 use engine::{Admission, Constraint, Grammar, Request, Served};
@@ -111,7 +111,7 @@ impl Ask {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served, app)?;
         let (messages, options, _) = self.conversation();
-        let free = |_: &Served, _: &str| None;
+        let free = |_: &Served, _: &str, _: Enforcement| None;
         let prepared =
             prompt::conversation(app, &served, self.field, messages, options, free).await?;
         Ok(prepared.ids.len())
@@ -179,9 +179,13 @@ impl Ask {
         self.check(&served, app)?;
         let (messages, options, structured) = self.conversation();
         let tools = options.tools.clone();
-        let grammar = move |served: &Served, tail: &str| structured.grammar(served, tail);
+        let relaxed: Vec<_> = structured.tools.iter().map(Tool::relaxed).collect();
+        let grammar = move |served: &Served, tail: &str, enforcement| {
+            structured.grammar(served, tail, enforcement)
+        };
         let prepared =
             prompt::conversation(app, &served, self.field, messages, options, grammar).await?;
+        tool_format::report_relaxed(&prepared.enforcement, &relaxed);
         let format = served.text.chat.format();
         let tail = prepared.tail;
         self.begin(

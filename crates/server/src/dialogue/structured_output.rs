@@ -4,7 +4,7 @@
 use model::tokenizer::Format;
 use serde_json::Value;
 
-use super::{Form, Tool};
+use super::{Enforcement, Form, Tool};
 use engine::{Grammar, Served, Text};
 use model::tokenizer::Calls as Family;
 
@@ -30,7 +30,12 @@ const ANY: &str = "any: /(.|\\n)*/\nspace: /\\s*/\n";
 impl StructuredOutput {
     /// Returns the grammar of an answer to a prompt that ends in `tail`; `None` if the answer is
     /// unconstrained.
-    pub(crate) fn grammar(self, served: &Served, tail: &str) -> Option<Grammar> {
+    pub(crate) fn grammar(
+        &self,
+        served: &Served,
+        tail: &str,
+        enforcement: Enforcement,
+    ) -> Option<Grammar> {
         let format = served.text.chat.format();
         let calls = !self.tools.is_empty();
         let generic = calls && format.calls == Some(Family::Generic);
@@ -45,7 +50,8 @@ impl StructuredOutput {
         {
             return Some(answer);
         }
-        let mut lark = Lark { text: &served.text, rules: ANY.into(), parts: Vec::new() };
+        let mut lark =
+            Lark { text: &served.text, rules: ANY.into(), parts: Vec::new(), enforcement };
         let mut bodies = Vec::new();
         if calls && let Some(family) = format.calls {
             lark.calls(family, &self.tools, self.parallel);
@@ -75,6 +81,7 @@ struct Lark<'a> {
     rules: String,
     /// Subgrammars that rules refer to by name.
     parts: Vec<(String, Grammar)>,
+    enforcement: Enforcement,
 }
 
 /// Returns a Lark string literal.
@@ -103,12 +110,16 @@ impl Lark<'_> {
         }
     }
 
-    /// Adds a subgrammar for JSON of a schema and returns a reference to it.
-    fn json(&mut self, schema: Value) -> String {
+    /// Adds a subgrammar and returns a reference to it.
+    fn part(&mut self, grammar: Grammar) -> String {
         let name = format!("json{}", self.parts.len());
         let reference = format!("@{name}");
-        self.parts.push((name, Grammar::JsonSchema(schema)));
+        self.parts.push((name, grammar));
         reference
+    }
+
+    fn arguments(&mut self, tool: &Tool) -> String {
+        self.part(tool.grammar(self.enforcement))
     }
 
     /// Adds the rules for reasoning before the answer and returns a reference to them.
@@ -203,7 +214,7 @@ impl Lark<'_> {
 
     fn object(&mut self, tool: &Tool, key: &str) -> String {
         let head = format!("{{\"name\": {}, \"{key}\": ", literal(&tool.name));
-        let arguments = self.json(tool.arguments());
+        let arguments = self.arguments(tool);
         format!("{} {arguments} \"}}\"", literal(&head))
     }
 
@@ -215,7 +226,7 @@ impl Lark<'_> {
             true => format!("{} /[a-zA-Z0-9]{{9}}/", self.mark("[CALL_ID]")),
             false => String::new(),
         };
-        let (args, arguments) = (self.mark("[ARGS]"), self.json(tool.arguments()));
+        let (args, arguments) = (self.mark("[ARGS]"), self.arguments(tool));
         format!("{} {id} {args} {arguments}", literal(&tool.name))
     }
 
@@ -224,7 +235,7 @@ impl Lark<'_> {
         let [begin, separator, end] =
             ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"]
                 .map(|mark| self.mark(mark));
-        let arguments = self.json(tool.arguments());
+        let arguments = self.arguments(tool);
         if self.text.chat.reads("```json") {
             let head = literal(&format!("{}\n```json\n", tool.name));
             return format!("{begin} \"function\" {separator} {head} {arguments} \"\\n```\" {end}");
@@ -236,7 +247,7 @@ impl Lark<'_> {
         let [channel, constrain, message] =
             ["<|channel|>", "<|constrain|>", "<|message|>"].map(|mark| self.mark(mark));
         let head = literal(&format!("commentary to=functions.{} ", tool.name));
-        let arguments = self.json(tool.arguments());
+        let arguments = self.arguments(tool);
         format!("{channel} {head} {constrain} \"json\" {message} {arguments}")
     }
 
@@ -261,7 +272,17 @@ impl Lark<'_> {
                     self.until(&rule, CLOSE);
                     rule
                 }
-                _ => format!("{} {}", self.json(within(schema, &tool.parameters)), literal(CLOSE)),
+                _ => {
+                    let schema = within(schema, &tool.parameters);
+                    let value = match self.enforcement {
+                        Enforcement::Relaxed if !tool.strict => Grammar::RelaxedSchema(schema),
+                        Enforcement::Objects if !tool.strict => {
+                            Grammar::JsonSchema(serde_json::json!({}))
+                        }
+                        _ => Grammar::JsonSchema(schema),
+                    };
+                    format!("{} {}", self.part(value), literal(CLOSE))
+                }
             };
             let must = required.is_some_and(|names| names.iter().any(|n| n == name));
             call.push_str(&format!(" ({open} {value}){}", if must { "" } else { "?" }));

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::Error;
 use crate::json_bytes;
+use engine::{Grammar, unenforced};
 use errors::invalid::excerpt;
 
 /// Maximum number of tools in a request.
@@ -19,12 +20,42 @@ pub(crate) struct Tool {
     pub(crate) description: String,
     /// JSON schema of the arguments, an object.
     pub(crate) parameters: Value,
+    /// Refuse a schema that cannot be enforced.
+    pub(crate) strict: bool,
+}
+
+/// Enforcement of the schemas of tools that are not strict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Enforcement {
+    Full,
+    /// Keywords that cannot be enforced are left out.
+    Relaxed,
+    /// Arguments are any object.
+    Objects,
+}
+
+impl Enforcement {
+    pub(crate) const ALL: [Self; 3] = [Self::Full, Self::Relaxed, Self::Objects];
 }
 
 impl Tool {
+    /// Returns the grammar of the arguments.
+    pub(super) fn grammar(&self, enforcement: Enforcement) -> Grammar {
+        match enforcement {
+            Enforcement::Relaxed if !self.strict => Grammar::RelaxedSchema(self.arguments()),
+            Enforcement::Objects if !self.strict => Grammar::JsonSchema(json!({"type": "object"})),
+            _ => Grammar::JsonSchema(self.arguments()),
+        }
+    }
+
+    /// Returns the name, and the keywords that a relaxed grammar may lack; `None` for a strict tool.
+    pub(super) fn relaxed(&self) -> Option<(String, Vec<&'static str>)> {
+        (!self.strict).then(|| (self.name.clone(), unenforced(&self.parameters)))
+    }
+
     /// Returns the JSON for the chat template.
     pub(super) fn json(&self) -> Value {
-        let Self { name, description, parameters } = self;
+        let Self { name, description, parameters, .. } = self;
         json!({
             "type": "function",
             "function": {"name": name, "description": description, "parameters": parameters},
@@ -90,7 +121,7 @@ impl Tool {
             parameters.insert("properties".into(), Value::Object(Map::new()));
         }
         let description = description.unwrap_or_default();
-        Ok(Self { name, description, parameters: Value::Object(parameters) })
+        Ok(Self { name, description, parameters: Value::Object(parameters), strict: false })
     }
 }
 

@@ -150,10 +150,11 @@ pub(crate) fn tool_list(list: Vec<api::ChatTool>) -> Result<(Vec<Tool>, Skipped)
             continue;
         }
         let place = format!("tools[{at}].function");
-        let Some(api::Function { name, description, parameters }) = tool.function else {
+        let Some(api::Function { name, description, parameters, strict }) = tool.function else {
             return Err(Error::value(place.as_str(), format!("{place}: is missing")));
         };
-        tools.push(Tool::new(&place, name, description, parameters)?);
+        let tool = Tool::new(&place, name, description, parameters)?;
+        tools.push(Tool { strict: strict == Some(true), ..tool });
     }
     tools::check(&tools)?;
     Ok((tools, skipped))

@@ -91,7 +91,11 @@ const fn finish_reason(reason: &Reason) -> &'static str {
 
 fn add_usage(usage: &mut api::Usage, finished: &Finished) {
     usage.prompt_tokens += u64::from(finished.prompt_tokens);
-    usage.prompt_tokens_details.cached_tokens += u64::from(finished.cached_tokens);
+    let details = &mut usage.prompt_tokens_details;
+    details.cached_tokens += u64::from(finished.cached_tokens);
+    // The first position of several prompts.
+    let positions = details.diverged_at.into_iter().chain(finished.diverged_at);
+    details.diverged_at = positions.min();
     usage.completion_tokens += u64::from(finished.completion_tokens);
     let details = &mut usage.completion_tokens_details;
     details.accepted_prediction_tokens += u64::from(finished.accepted_tokens);
@@ -157,6 +161,7 @@ mod tests {
             text: String::new(),
             prompt_tokens: 1,
             cached_tokens: 0,
+            diverged_at: None,
             completion_tokens: 1,
             drafted_tokens: 0,
             accepted_tokens: 0,

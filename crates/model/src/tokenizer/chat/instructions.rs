@@ -33,26 +33,46 @@ pub(super) fn at_the_beginning(messages: &[Message]) -> Vec<Message> {
     std::iter::once(Message::new("system", first)).chain(others).collect()
 }
 
-/// Each instruction at the beginning of the next user turn; later ones at the end of the last user turn.
-pub(super) fn in_user_turns(messages: &[Message]) -> Vec<Message> {
+/// The first instructions in one message at the beginning, later ones in the turns next to them: a new or changed
+/// one leaves the prompt before it as it was, and with it the prefix cache.
+pub(super) fn next_to_their_turns(messages: &[Message]) -> Vec<Message> {
+    let leading = messages.iter().take_while(|message| instructs(message)).count();
+    let (leading, others) = messages.split_at(leading);
+    let mut moved = in_turns(others);
+    if !leading.is_empty() {
+        let first = at_the_beginning(leading);
+        moved.splice(..0, first);
+    }
+    moved
+}
+
+/// Each instruction at the end of the turn before it, if that is a user's or a tool's, else at the beginning of the
+/// user turn after it, or in a user turn of its own.
+pub(super) fn in_turns(messages: &[Message]) -> Vec<Message> {
     let mut moved: Vec<Message> = Vec::with_capacity(messages.len());
     let mut waiting = String::new();
     for message in messages {
-        if instructs(message) {
-            join(&mut waiting, &message.content);
-        } else if message.role == "user" && !waiting.is_empty() {
-            let mut content = std::mem::take(&mut waiting);
-            join(&mut content, &message.content);
-            moved.push(Message { content, ..message.clone() });
-        } else {
-            moved.push(message.clone());
+        let before = moved.last_mut().filter(|last| ["user", "tool"].contains(&&*last.role));
+        match (instructs(message), before) {
+            (true, Some(before)) if waiting.is_empty() => {
+                join(&mut before.content, &message.content);
+            }
+            (true, _) => join(&mut waiting, &message.content),
+            (false, _) => {
+                let mut message = message.clone();
+                let mut content = std::mem::take(&mut waiting);
+                if message.role == "user" {
+                    join(&mut content, &message.content);
+                    message.content = content;
+                } else if !content.is_empty() {
+                    moved.push(Message::new("user", content));
+                }
+                moved.push(message);
+            }
         }
     }
     if !waiting.is_empty() {
-        match moved.iter_mut().rfind(|message| message.role == "user") {
-            Some(user) => join(&mut user.content, &waiting),
-            None => moved.push(Message::new("user", waiting)),
-        }
+        moved.push(Message::new("user", waiting));
     }
     moved
 }

@@ -179,8 +179,8 @@ impl ChatTemplate {
     /// Memory is at most 8 bytes for each byte of the messages, 512 for each message, and 1 MiB, if the template
     /// writes each message once. Only the limit on memory bounds the variables of other templates.
     ///
-    /// Instructions that the template refuses or ignores where they are, are merged into the first message, or else
-    /// into user turns.
+    /// Instructions that the template refuses or ignores where they are, are merged into the turns next to them, or
+    /// else into the first message.
     ///
     /// # Errors
     /// If the template fails on these messages, rejects them (the error has its own words), or exceeds a limit.
@@ -221,7 +221,11 @@ impl ChatTemplate {
         if stays {
             return first;
         }
-        for move_them in [instructions::at_the_beginning, instructions::in_user_turns] {
+        for move_them in [
+            instructions::next_to_their_turns,
+            instructions::at_the_beginning,
+            instructions::in_turns,
+        ] {
             match attempt(&move_them(messages)) {
                 Ok(prompt) if complete(&prompt) => return Ok(prompt),
                 Err(Error::Cancelled) => return Err(Error::Cancelled),

@@ -151,12 +151,16 @@ impl Answer {
         let incomplete = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
         let usage = end.map(|End { finished, .. }| {
             let (input, output) = (finished.prompt_tokens, finished.completion_tokens);
-            json!({
+            let mut usage = json!({
                 "input_tokens": input,
                 "input_tokens_details": {"cached_tokens": finished.cached_tokens, "cache_write_tokens": 0},
                 "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": u64::from(input) + u64::from(output),
-            })
+            });
+            if let Some(at) = finished.diverged_at {
+                usage["input_tokens_details"]["diverged_at"] = at.into();
+            }
+            usage
         });
         let items: Vec<Value> = match end {
             None => Vec::new(),

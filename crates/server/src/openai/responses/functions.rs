@@ -55,12 +55,13 @@ pub(super) fn read(list: Vec<api::ResponseTool>) -> Result<(Vec<Tool>, Functions
     }
     let (mut offered, mut functions) = (Vec::new(), Functions::default());
     for (place, namespace, tool) in found {
-        let api::ResponseTool { name, description, parameters, .. } = tool;
+        let api::ResponseTool { name, description, parameters, strict, .. } = tool;
         let known = match &namespace {
             Some(namespace) if uses.get(&name) != Some(&1) => format!("{namespace}__{name}"),
             _ => name.clone(),
         };
-        offered.push(Tool::new(&place, known.clone(), description, parameters)?);
+        let tool = Tool::new(&place, known.clone(), description, parameters)?;
+        offered.push(Tool { strict: strict == Some(true), ..tool });
         if let Some(namespace) = namespace {
             functions.0.insert(known, (namespace, name));
         }

@@ -37,6 +37,24 @@ pub enum Calls {
 impl Calls {
     pub(super) const TOOL_CALL: &str = "<tool_call>";
 
+    /// All formats. The fuzz corpus refers to them by their positions: new ones are added at the end.
+    pub const ALL: [Self; 14] = [
+        Self::Hermes,
+        Self::Xml,
+        Self::Mistral,
+        Self::Llama,
+        Self::Harmony,
+        Self::FunctionGemma,
+        Self::Gemma,
+        Self::Granite,
+        Self::Phi,
+        Self::Nemotron,
+        Self::Functools,
+        Self::Lfm,
+        Self::DeepSeek,
+        Self::Generic,
+    ];
+
     /// Marks at the start of a call.
     #[must_use]
     pub const fn opens(self) -> &'static [&'static str] {
