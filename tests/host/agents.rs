@@ -62,10 +62,10 @@ fn shortened(value: &mut Value) {
 fn evaluated(answer: &str) -> u64 {
     let events = answer.lines().filter_map(|line| line.strip_prefix("data: "));
     let events = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
-    let usages = events.flat_map(|event| {
+    let mut usages = events.flat_map(|event| {
         [&event["usage"], &event["response"]["usage"], &event["message"]["usage"]].map(Value::clone)
     });
-    let usage = usages.filter(Value::is_object).last().unwrap();
+    let usage = usages.rfind(Value::is_object).unwrap();
     if usage["cache_read_input_tokens"].is_u64() {
         return usage["input_tokens"].as_u64().unwrap();
     }
