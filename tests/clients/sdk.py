@@ -140,7 +140,58 @@ def litellm():
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
-AGENTS = [openai, openai_responses, anthropic, ollama, pydantic_ai, openai_agents, langchain, litellm]
+def llm():
+    from llm import Tool
+    from llm.default_plugins.openai_models import Chat
+
+    model = Chat("orind", key=os.environ["OPENAI_API_KEY"], model_name=MODEL, api_base=os.environ["OPENAI_BASE_URL"], supports_tools=True)
+    return model.chain(QUESTION, tools=[Tool.function(weather)], key=os.environ["OPENAI_API_KEY"]).text()
+
+
+def instructor():
+    import instructor
+    from pydantic import BaseModel
+
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    client = instructor.from_provider(f"openai/{MODEL}")
+    person = client.chat.completions.create(response_model=Person, messages=[{"role": "user", "content": "Who is Ada?"}])
+    print(f"{person.name} is {person.age}")
+    sys.exit(0)
+
+
+def home_assistant():
+    """Requests of the integration: a list of models, then streams with tools, a time and a context."""
+    import asyncio
+
+    import ollama
+
+    async def converse():
+        client, messages = ollama.AsyncClient(host=os.environ["OLLAMA_HOST"]), [{"role": "user", "content": QUESTION}]
+        name = (await client.list())["models"][0]["model"]
+        for _ in range(TURNS):
+            answer = ollama.Message(role="assistant", content="", tool_calls=[])
+            parts = await client.chat(
+                model=name, messages=messages, tools=[{"type": "function", "function": FUNCTION}],
+                stream=True, keep_alive="-1s", think=False, options={"num_ctx": 8192},
+            )
+            async for part in parts:
+                answer.content += part["message"].get("content") or ""
+                answer.tool_calls += part["message"].get("tool_calls") or []
+            if not answer.tool_calls:
+                return answer.content
+            messages.append(answer)
+            messages += [{"role": "tool", "content": weather(**call.function.arguments)} for call in answer.tool_calls]
+
+    return asyncio.run(converse())
+
+
+AGENTS = [
+    openai, openai_responses, anthropic, ollama, llm, pydantic_ai, openai_agents, langchain, litellm, instructor,
+    home_assistant,
+]
 
 if __name__ == "__main__":
     (run,) = [agent for agent in AGENTS if agent.__name__ == sys.argv[1]]

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
 
 mod adapters;
+mod agents;
 mod allocation;
 mod bench;
 mod chat;

@@ -509,6 +509,59 @@ fn late_instructions_leave_the_prompt_before_them() {
     }
 }
 
+/// Conversations of agents with templates that demand alternating roles: each longer one begins like the shorter one.
+#[test]
+fn alternating_templates_accept_every_order_of_roles() {
+    const ALTERNATE: &str = "(m.role == 'user') != (ns.at % 2 == 0) %}{{ raise_exception('roles') }}{% endif %}\
+        {% set ns.at = ns.at + 1 %}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    // The first system message is accepted, as by Mistral's, or none, as by Gemma 2's.
+    let mistral = "{% set ns = namespace(at=0) %}{% for m in messages %}\
+        {% if m.role == 'developer' or m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}\
+        {% if m.role == 'user' or m.role == 'assistant' and not m.tool_calls %}{% if ";
+    let gemma = "{% set ns = namespace(at=0) %}{% for m in messages %}\
+        {% if m.role in ['system', 'developer'] %}{{ raise_exception('System role not supported') }}{% endif %}\
+        {% if m.role != 'tool' and not m.tool_calls %}{% if ";
+    let call =
+        Call { id: "abcdefghi".into(), name: "look".into(), arguments: serde_json::json!({}) };
+    let id = Some("abcdefghi".to_owned());
+    let whole = [
+        Message::new("developer", "d1"),
+        Message::new("developer", "d2"),
+        Message::new("user", "u1"),
+        Message::new("user", "u2"),
+        Message::new("system", "s1"),
+        Message { calls: vec![call], ..Message::new("assistant", "") },
+        Message { call_id: id, ..Message::new("tool", "t1") },
+        Message::new("system", "s2"),
+        Message::new("user", "u3"),
+        Message::new("assistant", "a1"),
+        Message::new("assistant", "a2"),
+        Message::new("system", "s3"),
+        Message::new("user", "u4"),
+    ];
+    for (name, source) in [("mistral", mistral), ("gemma", gemma)] {
+        let template = template(&format!("{source}{ALTERNATE}")).unwrap();
+        let mut before = String::new();
+        for end in 3..=whole.len() {
+            let text = rendered(&template, &whole[..end], false).unwrap();
+            assert!(text.starts_with(&before), "{name}: {before:?}, {text:?}");
+            for message in &whole[..end] {
+                assert!(text.contains(&message.content), "{name} lacks {message:?}: {text}");
+            }
+            before = text;
+        }
+    }
+}
+
+/// Templates that iterate over the tools without asking for them.
+#[test]
+fn no_tools_are_an_empty_list_where_none_fails() {
+    let template = template(
+        "{% for t in tools %}{{ t }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}",
+    );
+    assert_eq!(rendered(&template.unwrap(), &[Message::new("user", "Hi")], true).unwrap(), "Hi");
+}
+
 /// Tools, a call and its result with templates that know none of them, or not all.
 #[test]
 fn tools_reach_templates_that_know_none() {

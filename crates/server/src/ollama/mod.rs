@@ -120,8 +120,11 @@ async fn load(
     Ok(Json(body).into_response())
 }
 
+/// Version of ollama with the same routes. Clients refuse an older one: Codex before 0.13.4.
+const OLLAMA: &str = "0.14.0";
+
 pub(super) async fn version() -> Json<Value> {
-    Json(json!({"version": super::VERSION}))
+    Json(json!({"version": OLLAMA, "orind": super::VERSION}))
 }
 
 pub(super) fn untagged(name: &str) -> &str {

@@ -1,4 +1,6 @@
-//! Instructions at places that a template does not accept: they are merged where it does.
+//! Conversations for templates that refuse instructions at their place, or turns that do not alternate.
+//!
+//! A message that is added at the end of a conversation changes nothing before it, so that cached prefixes are found.
 
 use super::message::Message;
 
@@ -6,14 +8,30 @@ fn instructs(message: &Message) -> bool {
     ["system", "developer"].contains(&&*message.role)
 }
 
-/// True if a conversation has instructions.
-pub(super) fn exist(messages: &[Message]) -> bool {
-    messages.iter().any(instructs)
-}
-
 /// True if a prompt contains all instructions.
 pub(super) fn are_all_in(messages: &[Message], prompt: &str) -> bool {
     messages.iter().filter(|message| instructs(message)).all(|m| prompt.contains(m.content.trim()))
+}
+
+/// Other forms of a conversation, without repetitions: the closest to the original first.
+pub(super) fn forms(messages: &[Message]) -> Vec<Vec<Message>> {
+    let (first, none) = (in_user_turns(messages, true), in_user_turns(messages, false));
+    let candidates = [
+        first.clone(),
+        joined(messages, false),
+        joined(&first, false),
+        none.clone(),
+        joined(&none, false),
+        joined(&first, true),
+        joined(&none, true),
+    ];
+    let mut forms: Vec<Vec<Message>> = Vec::with_capacity(candidates.len());
+    for form in candidates {
+        if form != messages && !forms.contains(&form) {
+            forms.push(form);
+        }
+    }
+    forms
 }
 
 fn join(texts: &mut String, text: &str) {
@@ -23,56 +41,56 @@ fn join(texts: &mut String, text: &str) {
     texts.push_str(text);
 }
 
-/// All instructions in one message at the beginning.
-pub(super) fn at_the_beginning(messages: &[Message]) -> Vec<Message> {
+/// Instructions in user turns: at the end of the turn before them, or else in a turn of their own. Those at the
+/// beginning are one system message, or belong to the first user turn.
+fn in_user_turns(messages: &[Message], system: bool) -> Vec<Message> {
+    let leading = messages.iter().take_while(|message| instructs(message)).count();
     let mut first = String::new();
-    for message in messages.iter().filter(|message| instructs(message)) {
+    for message in &messages[..leading] {
         join(&mut first, &message.content);
     }
-    let others = messages.iter().filter(|message| !instructs(message)).cloned();
-    std::iter::once(Message::new("system", first)).chain(others).collect()
-}
-
-/// The first instructions in one message at the beginning, later ones in the turns next to them: a new or changed
-/// one leaves the prompt before it as it was, and with it the prefix cache.
-pub(super) fn next_to_their_turns(messages: &[Message]) -> Vec<Message> {
-    let leading = messages.iter().take_while(|message| instructs(message)).count();
-    let (leading, others) = messages.split_at(leading);
-    let mut moved = in_turns(others);
-    if !leading.is_empty() {
-        let first = at_the_beginning(leading);
-        moved.splice(..0, first);
-    }
-    moved
-}
-
-/// Each instruction at the end of the turn before it, if that is a user's or a tool's, else at the beginning of the
-/// user turn after it, or in a user turn of its own.
-pub(super) fn in_turns(messages: &[Message]) -> Vec<Message> {
     let mut moved: Vec<Message> = Vec::with_capacity(messages.len());
-    let mut waiting = String::new();
-    for message in messages {
-        let before = moved.last_mut().filter(|last| ["user", "tool"].contains(&&*last.role));
-        match (instructs(message), before) {
-            (true, Some(before)) if waiting.is_empty() => {
-                join(&mut before.content, &message.content);
+    if leading > 0 {
+        moved.push(Message::new(if system { "system" } else { "user" }, first));
+    }
+    // True if the last turn has instructions only.
+    let mut alone = leading > 0 && !system;
+    for message in &messages[leading..] {
+        match moved.last_mut() {
+            Some(last) if last.role == "user" && instructs(message) => {
+                join(&mut last.content, &message.content);
             }
-            (true, _) => join(&mut waiting, &message.content),
-            (false, _) => {
-                let mut message = message.clone();
-                let mut content = std::mem::take(&mut waiting);
-                if message.role == "user" {
-                    join(&mut content, &message.content);
-                    message.content = content;
-                } else if !content.is_empty() {
-                    moved.push(Message::new("user", content));
-                }
-                moved.push(message);
+            Some(last) if alone && message.role == "user" => {
+                join(&mut last.content, &message.content);
+                alone = false;
+            }
+            _ => {
+                alone = instructs(message);
+                let role = if alone { "user" } else { &*message.role }.to_owned();
+                moved.push(Message { role, ..message.clone() });
             }
         }
     }
-    if !waiting.is_empty() {
-        moved.push(Message::new("user", waiting));
-    }
     moved
+}
+
+/// Consecutive messages of a role as one. `tools` also joins a user turn with the result of a tool before it, for
+/// templates that expect an answer in between.
+fn joined(messages: &[Message], tools: bool) -> Vec<Message> {
+    let mut turns: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        let same = |last: &Message| last.role == message.role && message.role != "tool";
+        let result = |last: &Message| tools && last.role == "tool" && message.role == "user";
+        match turns.last_mut() {
+            Some(last) if last.calls.is_empty() && (same(last) || result(last)) => {
+                join(&mut last.content, &message.content);
+                last.calls.clone_from(&message.calls);
+                if let Some(reasoning) = &message.reasoning {
+                    join(last.reasoning.get_or_insert_default(), reasoning);
+                }
+            }
+            _ => turns.push(message.clone()),
+        }
+    }
+    turns
 }

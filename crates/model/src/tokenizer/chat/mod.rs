@@ -3,7 +3,7 @@
 //! A template is a Jinja program inside of the model file, so it is untrusted code. It has access only to the
 //! messages, and limits on its length, time, memory and output ([`jinja`]). [`plain`] prevents message text from
 //! becoming control tokens. [`instructions`] and [`generic`] adapt conversations to templates that know no late
-//! system messages or no tools.
+//! system messages, repeated roles or tools.
 
 mod answer;
 mod clock;
@@ -71,6 +71,8 @@ struct Expectations {
     argument_texts: bool,
     /// Some instructions are silently left out.
     drops_instructions: bool,
+    /// No tools are an empty list, not `none`.
+    tool_list: bool,
     gaps: Gaps,
 }
 
@@ -179,8 +181,8 @@ impl ChatTemplate {
     /// Memory is at most 8 bytes for each byte of the messages, 512 for each message, and 1 MiB, if the template
     /// writes each message once. Only the limit on memory bounds the variables of other templates.
     ///
-    /// Instructions that the template refuses or ignores where they are, are merged into the turns next to them, or
-    /// else into the first message.
+    /// Instructions that the template refuses or ignores where they are, are merged into user turns; consecutive
+    /// messages of a role that it refuses are joined.
     ///
     /// # Errors
     /// If the template fails on these messages, rejects them (the error has its own words), or exceeds a limit.
@@ -200,7 +202,7 @@ impl ChatTemplate {
         self.merge(messages, options, cancelled)
     }
 
-    /// Renders with instructions at a place that the template accepts.
+    /// Renders the conversation, or the closest form of it that the template accepts.
     fn merge(
         &self,
         messages: &[Message],
@@ -213,23 +215,17 @@ impl ChatTemplate {
         let complete = |prompt: &Rendered| {
             !self.expected.drops_instructions || instructions::are_all_in(messages, prompt.text())
         };
-        let stays = match &first {
-            Ok(prompt) => complete(prompt),
-            Err(Error::TemplateRender { .. }) => !instructions::exist(messages),
-            Err(_) => true,
-        };
-        if stays {
-            return first;
+        match &first {
+            Ok(prompt) if !complete(prompt) => {}
+            Err(Error::TemplateRender { .. }) => {}
+            _ => return first,
         }
-        for move_them in [
-            instructions::next_to_their_turns,
-            instructions::at_the_beginning,
-            instructions::in_turns,
-        ] {
-            match attempt(&move_them(messages)) {
+        for form in instructions::forms(messages) {
+            match attempt(&form) {
                 Ok(prompt) if complete(&prompt) => return Ok(prompt),
+                Ok(_) | Err(Error::TemplateRender { .. }) => {}
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
-                _ => {}
+                Err(_) => break,
             }
         }
         first
@@ -262,7 +258,8 @@ impl ChatTemplate {
             }
             let tools: Vec<Value> = options.tools.iter().map(|tool| values.json(tool)).collect();
             // None, not undefined, because templates distinguish the two.
-            let tools = if tools.is_empty() { Value::None } else { Value::list(tools) };
+            let none = tools.is_empty() && !expected.tool_list;
+            let tools = if none { Value::None } else { Value::list(tools) };
             let named = options.variables.iter();
             let mut variables: Vec<_> =
                 named.map(|(name, value)| (&**name, values.json(value))).collect();
