@@ -36,7 +36,7 @@ pub struct Limits {
     pub cancelled: Arc<AtomicBool>,
 }
 
-/// What is left of the limits. The time is that of the thread that made the meter.
+/// Remaining limits. The time is that of the thread that made the meter.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(Option<State>);
 

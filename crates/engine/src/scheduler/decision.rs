@@ -66,9 +66,8 @@ pub(super) fn turn(active: &[Sequence], chunk_was_last: bool) -> Turn {
 
 /// Index of the prompt whose chunk is next, if there is a prompt.
 fn most_urgent(active: &[Sequence]) -> Option<usize> {
-    let evaluates = |id, prefix| {
-        active.iter().any(|s| s.id == id && s.in_prompt() && s.submitted < prefix)
-    };
+    let evaluates =
+        |id, prefix| active.iter().any(|s| s.id == id && s.in_prompt() && s.submitted < prefix);
     let waits = |s: &Sequence| s.shares_with.is_some_and(|(id, prefix)| evaluates(id, prefix));
     let prompts = active.iter().enumerate().filter(|(_, s)| s.in_prompt() && !waits(s));
     prompts.min_by_key(|(_, s)| (s.urgency(), s.id)).map(|(at, _)| at)
