@@ -171,7 +171,7 @@ class Trimmer:
         return lower.capitalize() if letters[0].isupper() else lower
 
     def plain(self, text):
-        path = "/home/user/".ljust(len(self.work), "x")
+        path = "/srv/user/".ljust(len(self.work), "x")
         return IDENTIFIER.sub(self.identifier, text.replace(self.work, path))
 
     def __call__(self, value, key=None):
