@@ -21,11 +21,10 @@ pub(super) async fn run(connection: &Connection, args: &args::Json) -> Result<()
 
 /// A line about the model that is being loaded.
 fn loading(status: &Status) -> String {
-    let (model, progress) = match (&status.state, &status.loading) {
-        (State::Loading { model, progress }, _) | (_, Some(Loading { model, progress })) => {
-            (model, progress)
-        }
-        _ => return String::new(),
+    let ((State::Loading { model, progress }, _) | (_, Some(Loading { model, progress }))) =
+        (&status.state, &status.loading)
+    else {
+        return String::new();
     };
     format!("{} is being loaded, {:.0} % done\n", printable::line(model), 100.0 * progress)
 }
