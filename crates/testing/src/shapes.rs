@@ -1,7 +1,5 @@
 //! Models with real shapes and sparse data.
 
-use std::path::{Path, PathBuf};
-
 use model::Model;
 use model::gguf::Writer;
 use plan::DType;
@@ -181,9 +179,9 @@ impl Shapes {
             writer.tensor(&name, shape, *dtype).unwrap();
         }
         // `begin` writes the header and reserves the data's size as a hole.
-        let unfinished = writer.begin().unwrap();
-        let model = Model::open(only_file(dir.path())).unwrap();
-        drop(unfinished);
+        let writing = writer.begin().unwrap();
+        let model = Model::open(writing.unfinished()).unwrap();
+        drop(writing);
         Self { _dir: dir, model }
     }
 }
@@ -207,11 +205,4 @@ fn parts_of_experts(
     part("ffn_gate_exps", &[experts, hidden, width], DType::Q4_K);
     part("ffn_up_exps", &[experts, hidden, width], DType::Q4_K);
     part("ffn_down_exps", &[experts, width, hidden], DType::Q4_K);
-}
-
-fn only_file(dir: &Path) -> PathBuf {
-    let mut files = std::fs::read_dir(dir).unwrap();
-    let file = files.next().unwrap().unwrap().path();
-    assert!(files.next().is_none());
-    file
 }

@@ -222,6 +222,12 @@ struct Slot {
 }
 
 impl DataWriter {
+    /// Path that opens the file while this writer exists.
+    #[must_use]
+    pub fn unfinished(&self) -> &Path {
+        &self.temporary.path
+    }
+
     /// Writes `data` at byte `at` of a tensor. Threads may write concurrently; each byte must be written exactly
     /// once.
     ///
