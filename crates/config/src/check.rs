@@ -13,6 +13,8 @@ use super::{Backend, Config, ControlLoop, Error, IoctlFilter, Resident, Tune};
 
 /// Allowed range of each integer key.
 pub(super) const NUMBERS: [(&str, RangeInclusive<u64>); 15] = [
+    ("network_seconds", 1..=3600),
+    ("network_memory_mib", 1..=65_536),
     // An Orin has at most 64 GiB.
     ("memory_reserve_mib", 0..=65_536),
     ("threads", 0..=1024),
@@ -22,8 +24,6 @@ pub(super) const NUMBERS: [(&str, RangeInclusive<u64>); 15] = [
     ("draft_tokens", 0..=7),
     ("stall_ms", 0..=60_000),
     ("prefix_cache_mib", 0..=1 << 20),
-    ("network_seconds", 1..=3600),
-    ("network_memory_mib", 1..=65_536),
     ("queue_limit", 0..=65_536),
     ("max_connections", 1..=65_536),
     ("max_body_bytes", 1024..=1 << 30),
