@@ -477,8 +477,8 @@ fn a_finished_sequence_does_not_change_the_others() {
     assert!(count(&calls, Call::Tokens(Kind::Decode, 1)) > 30, "{calls:?}");
 }
 
-/// Plans of the chunks that evaluated these prompts, which are submitted together and sample one token each. All whole
-/// chunks have the same plan.
+/// Plans of the chunks that evaluated these prompts, which are submitted together and sample one token each. Chunks with
+/// and without logits have one plan each.
 fn chunk_plans(engine: &Watched, prompts: &[Vec<u32>]) -> Vec<Prepared> {
     let requests: Vec<Request> = prompts.iter().map(|p| request(p.clone(), 1)).collect();
     let expected: Vec<Answer> = requests.iter().map(|r| engine.ask(r.clone())).collect();
@@ -495,8 +495,9 @@ fn chunk_plans(engine: &Watched, prompts: &[Vec<u32>]) -> Vec<Prepared> {
 fn a_short_prompt_passes_a_long_one() {
     let engine = Watched::new(2);
     let plans = chunk_plans(&engine, &[prompt(1, 8 * CHUNK), prompt(2, 3)]);
-    let [short, long @ ..] = &plans[..] else { panic!("no chunk") };
-    assert_eq!(long.len(), 8);
+    // The last chunk of a prompt has a plan with logits.
+    let [short, long @ .., last] = &plans[..] else { panic!("{plans:?}") };
+    assert_eq!((long.len(), short), (7, last), "{plans:?}");
     assert!(long.iter().all(|plan| plan == &long[0] && plan != short), "{plans:?}");
 }
 
