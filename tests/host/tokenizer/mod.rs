@@ -550,6 +550,10 @@ fn alternating_templates_accept_every_order_of_roles() {
             }
             before = text;
         }
+        // Without instructions the refusal is the template's.
+        let two = [Message::new("user", "u1"), Message::new("user", "u2")];
+        let error = rendered(&template, &two, true).unwrap_err();
+        assert!(error.to_string().contains("roles"), "{name}: {error}");
     }
 }
 

@@ -13,8 +13,12 @@ pub(super) fn are_all_in(messages: &[Message], prompt: &str) -> bool {
     messages.iter().filter(|message| instructs(message)).all(|m| prompt.contains(m.content.trim()))
 }
 
-/// Other forms of a conversation, without repetitions: the closest to the original first.
+/// Other forms of a conversation with instructions, without repetitions: the closest to the original first. Agents
+/// send several messages of a role beside their instructions. Without any, the template's refusal is the answer.
 pub(super) fn forms(messages: &[Message]) -> Vec<Vec<Message>> {
+    if !messages.iter().any(instructs) {
+        return Vec::new();
+    }
     let (first, none) = (in_user_turns(messages, true), in_user_turns(messages, false));
     let candidates = [
         first.clone(),
