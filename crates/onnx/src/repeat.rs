@@ -1,7 +1,7 @@
 //! `Loop` and `Scan` as a repeated body: the body is built once and runs for each iteration.
 //!
-//! That needs a body whose shapes, branches and results do not depend on the number of the iteration.
-//! Others are unrolled by `control`.
+//! Shapes, branches and results of such a body do not depend on the number of the iteration. `control`
+//! unrolls other bodies.
 
 use std::collections::HashMap;
 

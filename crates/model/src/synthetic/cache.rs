@@ -61,7 +61,7 @@ pub fn locate(name: &str, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf,
 /// Like [`locate`], but stops and leaves no file once `progress` returns false.
 ///
 /// # Errors
-/// Those of [`locate`], and [`Error::Cancelled`].
+/// Errors of [`locate`], and [`Error::Cancelled`].
 pub fn locate_while(
     name: &str,
     progress: &mut dyn FnMut(u64, u64) -> bool,

@@ -72,7 +72,7 @@ struct Lowering<'a> {
     /// Composites with at least one step, in the order of the plan's scopes.
     scopes: Vec<usize>,
     live: &'a [bool],
-    /// The body of the current node. Copies for a step run as often as the step.
+    /// The body of the current node. Copies for a step run in its body.
     repeat: Option<RepeatId>,
 }
 
