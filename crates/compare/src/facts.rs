@@ -47,7 +47,10 @@ pub(super) fn file(opened: &BTreeSet<PathBuf>, work: &Workload) -> Option<String
     let identity = |path: &Path| fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
     let wanted = identity(&work.model);
     match opened.iter().find(|path| identity(path) != wanted && !is_part(path, &work.model)) {
-        Some(other) => hash(other).ok(),
+        // A file that is gone by now was another one all the same.
+        Some(other) => {
+            Some(hash(other).unwrap_or_else(|_| format!("unreadable: {}", other.display())))
+        }
         None => opened.first().map(|_| work.sha256.clone()),
     }
 }

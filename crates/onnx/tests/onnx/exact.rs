@@ -29,6 +29,7 @@ enum Attribute<'a> {
     Integer(&'a str, u8),
     Text(&'a str, &'a str),
     Integers(&'a str, &'a [u8]),
+    Graph(&'a str, &'a [u8]),
 }
 
 /// A model under construction, opset 17: `y` is its output.
@@ -77,6 +78,9 @@ impl Builder {
                 Attribute::Integers(name, values) => {
                     let values: Vec<u8> = values.iter().flat_map(|n| [8 << 3, *n]).collect();
                     [field(1, name.as_bytes()), values].concat()
+                }
+                Attribute::Graph(name, graph) => {
+                    [field(1, name.as_bytes()), field(6, graph), vec![0xa0, 1, 5]].concat()
                 }
             };
             node.extend(field(5, &body));
@@ -392,6 +396,36 @@ fn computed_indices_outside_of_their_axis_are_errors() {
                 let result = b.run_on(device);
                 let error = result.as_ref().err().is_none_or(|error| error.contains("outside"));
                 assert!(result.is_ok() == fits && error, "{op} at {value}: {result:?}");
+            }
+        }
+    }
+}
+
+/// The same in a body that runs once for each index, of which only one in the middle is bad.
+#[test]
+fn an_index_outside_of_its_axis_in_a_repeated_body_is_an_error() {
+    let mut body = Builder::default()
+        .node("Gather", &["x", "i"], "g", &[])
+        .node("Add", &["s", "g"], "t", &[])
+        .graph;
+    for (number, name) in [(11, "s"), (11, "i"), (12, "t")] {
+        body.extend(field(number, &field(1, name.as_bytes())));
+    }
+    for (value, fits) in [(2.0, true), (-3.0, true), (3.0, false), (-4.0, false)] {
+        let mut at = [1.0; 8];
+        at[3] = value;
+        let body = [Attribute::Graph("body", &body), Attribute::Integer("num_scan_inputs", 1)];
+        let b = Builder::default()
+            .input("x", Elem::F32, &[3], &[1.0, 2.0, 4.0])
+            .input("s", Elem::F32, &[], &[0.0])
+            .input("at", Elem::I64, &[8], &at)
+            .node("Scan", &["s", "at"], "y", &body);
+        for device in [&Cpu::detect() as &dyn device::Device, &Reference] {
+            let result = b.run_on(device);
+            let sum = if value == 2.0 { 18.0 } else { 15.0 };
+            match &result {
+                Ok(y) => assert!(fits && y == &[sum], "{value}: {y:?}"),
+                Err(error) => assert!(!fits && error.contains("outside"), "{value}: {error}"),
             }
         }
     }
